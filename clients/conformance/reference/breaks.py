@@ -30,7 +30,7 @@ BREAKS = {
     "a-wait-is-not-probed": (5, "a-connection-that-goes-silent-ends-no-wait"),
     "loses-patience-while-it-waits": (5, "a-wait-without-an-end-has-none"),
     "cancelled-and-forgotten": (6, "cancelled-with-a-grant-on-its-way"),
-    "cancelled-and-all-is-over": (6, "a-wait-in-vain-ends-nothing-that-its-owner-holds"),
+    "refused-and-all-is-over": (6, "a-refused-request-ends-nothing-that-its-owner-holds"),
     "release-hides-the-body": (6, "a-release-that-fails-hides-nothing"),
     "closes-and-keeps": (6, "the-end-of-a-program-gives-up-all-locks"),
     "closes-one-after-the-other": (6, "a-close-with-many-holds-and-a-stopped-server"),

@@ -32,6 +32,8 @@ CLOSES_IN = 2.0
 EPHEMERAL_MS = 0
 #: A token that no hold has: a release with it ends a wait alone.
 NOBODYS = 1
+#: Refusals that say for sure that nothing was granted.
+NOT_GRANTED = ("LOCKHELD", "LOCKKIND", "LOCKQUEUE", "DEADLOCK")
 
 
 def check_owner(owner):
@@ -140,6 +142,9 @@ class Locks:
                     return hold
                 raise LockLost(f"{names}: the lease was over when the reply came")
             except BaseException as error:
+                is_refused = any(code in str(error).split() for code in NOT_GRANTED)
+                if is_refused and not is_broken("refused-and-all-is-over"):
+                    hold.got_nothing = True
                 if is_broken("cancelled-and-forgotten"):
                     raise
                 if is_broken("in-vain-and-in-the-queue") and isinstance(error, LockTimeout):
@@ -284,7 +289,7 @@ class Locks:
                 hold.got_nothing = hold.got_nothing or line is not None
             except asyncio.CancelledError:
                 # The connection is closed now, which ends what was granted over it.
-                hold.got_nothing = len(hold.names) == 1 and not is_broken("cancelled-and-all-is-over")
+                hold.got_nothing = len(hold.names) == 1
                 raise
             except (*BROKEN, redis.RedisError) as error:
                 if is_broken("first-error-ends-the-wait") or not is_elsewhere(error):
