@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,8 +123,8 @@ func TestAHoldIsRenewedAtAThirdOfItsLeaseLessATenth(t *testing.T) {
 
 func TestASilentServerEndsAHoldBeforeItsLeaseWithACause(t *testing.T) {
 	inBubble(t, func(t *testing.T, server *fakeServer, locks *Locks) {
-		var failures int
-		locks.core.hooks.RenewalFailed = func(string, error) { failures++ }
+		var failures atomic.Int32
+		locks.core.hooks.RenewalFailed = func(string, error) { failures.Add(1) }
 		began := time.Now()
 		hold, err := locks.Lock("k").Acquire(context.Background())
 		if err != nil {
@@ -140,8 +141,8 @@ func TestASilentServerEndsAHoldBeforeItsLeaseWithACause(t *testing.T) {
 		if !errors.As(context.Cause(hold.Context()), &lost) || lost.Reason != ReasonDeadline || !errors.Is(lost.Cause, ErrConnectionFailed) {
 			t.Fatalf("it ended by %v", context.Cause(hold.Context()))
 		}
-		if !strings.Contains(lost.Cause.Error(), "fake:1: no reply") || failures < 3 {
-			t.Fatalf("%d failures, the last one %v", failures, lost.Cause)
+		if !strings.Contains(lost.Cause.Error(), "fake:1: no reply") || failures.Load() < 3 {
+			t.Fatalf("%d failures, the last one %v", failures.Load(), lost.Cause)
 		}
 		if err := hold.Release(context.Background()); !errors.Is(err, ErrLockLost) {
 			t.Fatalf("the release says %v", err)
