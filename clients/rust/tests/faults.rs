@@ -46,8 +46,8 @@ async fn a_shorter_lease_that_was_refused_counts_and_is_renewed() {
 async fn a_renewal_that_is_sent_again_does_not_undo_a_longer_lease() {
     let server = Server::start();
     let door = Door::to(&server);
-    let guard = door.locks().lock("k").lease(3 * SECOND).acquire().await.unwrap();
-    sleep(SECOND - SECOND / 10).await;
+    let guard = door.locks().lock("k").lease(9 * SECOND).acquire().await.unwrap();
+    sleep(3 * SECOND - SECOND / 10).await;
     door.shut(true);
     // The renewal was due, and pauses between two attempts to send it.
     sleep(SECOND - SECOND / 4).await;
