@@ -1,22 +1,23 @@
 """Puts the last run into the documentation. What a reader takes away, the run, and what does not hold go into
 docs/BENCHMARKS.md, where marks say what belongs where. The whole report, all figures and the plots go beside it.
 
-Only a run of all scenarios is shown: figures of several runs beside each other would be compared.
+A run of all scenarios is shown, or some scenarios of a run take the place of the same ones of the run before. Then the
+page says which they are: figures of one scenario can be compared, and figures of two runs cannot.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from .measure import Figure
-from .options import SCENARIOS
-from .report import HOW_TO_READ, head, unmet
-from .results import read_csv
+from .options import SCENARIOS, names_of
+from .report import HOW_TO_READ, head, report, unmet
+from .results import read_csv, write_csv
 from .screen import screen
 from .servers import ROOT
 
@@ -33,8 +34,25 @@ GROWTH = "growth"
 GROWTH_FILES = ("growth.csv", "growth.md", "growth.svg")
 
 
-def is_whole(facts: dict[str, str]) -> bool:
-    return set(facts["scenarios"].split(", ")) == set(SCENARIOS)
+#: The row of the run that names scenarios of another run.
+APART = "measured apart"
+ROW = re.compile(r"^\| ([^|]+?) \| (.*) \|$", re.MULTILINE)
+
+
+def facts_of(page: str) -> dict[str, str]:
+    """What the page says of the run that it shows."""
+    run = next(place[0] for place in PLACE.finditer(page) if place[2] == "run")
+    return {name: told for name, told in ROW.findall(run) if name != "---"}
+
+
+def put_in(
+    shown: list[Figure], facts: dict[str, str], new: list[Figure], new_facts: dict[str, str], scenarios: list[str]
+) -> tuple[list[Figure], dict[str, str]]:
+    """The figures and facts that are shown, with these scenarios of another run in their place."""
+    figures = [figure for figure in shown if figure.scenario not in scenarios] + new
+    figures.sort(key=lambda figure: SCENARIOS.index(figure.scenario))
+    told = f"{', '.join(scenarios)}: {new_facts['date']}, at {new_facts['commit']}"
+    return figures, facts | {APART: told}
 
 
 def filled(page: str, figures: list[Figure], facts: dict[str, str]) -> str:
@@ -65,26 +83,39 @@ def placed(page: str, text: Callable[[str], str | None]) -> str:
     return PLACE.sub(fill, page)
 
 
-def publish(latest: Path) -> str:
-    figures = read_csv(latest / "figures.csv")
+def publish(latest: Path, scenarios: list[str]) -> str:
+    figures = [figure for figure in read_csv(latest / "figures.csv") if figure.scenario in scenarios]
     facts = json.loads((latest / "facts.json").read_text())
-    if not is_whole(facts):
+    if not set(scenarios) <= set(facts["scenarios"].split(", ")):
         raise RuntimeError(f"the last one measured {facts['scenarios']} only")
-    PAGE.write_text(filled(PAGE.read_text(), figures, facts))
+    from . import plots  # it needs what the tests of the arithmetic have not
+
+    page, date = PAGE.read_text(), facts["date"]
+    if set(scenarios) != set(SCENARIOS):
+        figures, facts = put_in(read_csv(BESIDE / "figures.csv"), facts_of(page), figures, facts, scenarios)
+    PAGE.write_text(filled(page, figures, facts))
     BESIDE.mkdir(exist_ok=True)
     for file in BESIDE.iterdir():
         if file.name not in GROWTH_FILES:
             file.unlink()
-    copied = [latest / "report.md", latest / "figures.csv", *sorted(latest.glob("*.svg"))]
-    for file in copied:
-        shutil.copy(file, BESIDE)
-    return f"{PAGE.relative_to(ROOT)} shows the run of {facts['date']}, with {len(copied)} files beside it"
+    write_csv(BESIDE / "figures.csv", figures)
+    (BESIDE / "report.md").write_text(report(figures, facts))
+    drawn = plots.draw(BESIDE, figures)
+    return f"{PAGE.relative_to(ROOT)} shows the run of {date}, with {len(drawn) + 2} files beside it"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench publish", description="Puts the last run into docs/BENCHMARKS.md.")
+    told = "these scenarios of it alone; the others stay as they are shown"
+    parser.add_argument(
+        "--only", metavar="SCENARIO,...", type=names_of(SCENARIOS, "scenario"), default=list(SCENARIOS), help=told
+    )
+    asked = parser.parse_args()
+    try:
+        print(f"bench: {publish(LATEST, asked.only)}")
+    except (OSError, RuntimeError, ValueError) as reason:
+        sys.exit(f"bench: there is nothing to show: {reason}")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        sys.exit("usage: scripts/bench publish")
-    try:
-        print(f"bench: {publish(LATEST)}")
-    except (OSError, RuntimeError, ValueError) as reason:
-        sys.exit(f"bench: there is no full run to show: {reason}")
+    main()

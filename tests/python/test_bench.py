@@ -182,7 +182,17 @@ def test_a_run_of_some_scenarios_is_not_published(tmp_path):
     write_csv(tmp_path / "figures.csv", [instructions(OURS, 1.0)])
     (tmp_path / "facts.json").write_text('{"scenarios": "instructions"}')
     with pytest.raises(RuntimeError, match="measured instructions only"):
-        publish.publish(tmp_path)
+        publish.publish(tmp_path, list(publish.SCENARIOS))
+
+
+def test_scenarios_of_another_run_take_the_place_of_the_same_ones_and_are_named():
+    idle = [Figure("others", "Redis 7.0.15", "SET + GET", "module loaded, idle", "pairs per second", (value,)) for value in (1.0, 2.0)]
+    shown, later = [instructions(OURS, 100.0), idle[0]], {"date": "2026-01-02", "commit": "abc", "scenarios": "others"}
+    figures, facts = publish.put_in(shown, {"date": "2026-01-01"}, [idle[1]], later, ["others"])
+    assert figures == [idle[1], instructions(OURS, 100.0)], "in the order of the scenarios"
+    assert facts == {"date": "2026-01-01", publish.APART: "others: 2026-01-02, at abc"}
+    page = f"{publish.MARK.format('run')}\n\n{report.head(facts)}\n\n{publish.END}\n"
+    assert publish.facts_of(page) == facts
 
 
 def test_each_place_of_the_page_has_a_text():
