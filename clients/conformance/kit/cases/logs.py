@@ -58,7 +58,7 @@ def a_loss_is_told_with_its_cause(stage):
 def a_reconnect_is_logged(stage):
     """The connections are lost and made again: one line says so, and names the server."""
     _, door, adapter = stage.single()
-    adapter("acquire", hold="h", name="orders", lease_ms=3000, wait_ms=0)
+    adapter("acquire", hold="h", name="orders", lease_ms=9000, wait_ms=0)
     time.sleep(0.2)
     door.shut()
     door.cut()
