@@ -249,6 +249,15 @@ impl Holders {
         }
     }
 
+    /// True if this record, which has this token, is one of the holders.
+    #[inline]
+    pub(super) fn has(&self, token: Token, holder: LockId) -> bool {
+        match &self.ids {
+            Ids::Few(few) => few.iter().any(|entry| entry.1 == holder),
+            Ids::Many(many) => many.by_token.contains(&(token, holder)),
+        }
+    }
+
     /// The holder with this token.
     pub(super) fn of_token(&self, token: Token) -> Option<LockId> {
         match &self.ids {
@@ -401,6 +410,8 @@ mod tests {
             (12, 12, Some(holder(1)))
         );
         assert_eq!((holders.of_token(token(6)), holders.of_token(token(8))), (None, None));
+        assert!((1..=12).all(|number| holders.has(token(7), holder(number))));
+        assert!(!holders.has(token(7), holder(13)));
         for number in (1..=12).rev() {
             let left = holder_lists.remove_holder(id, (token(7), holder(number)), &owner(number));
             assert_eq!(left, Some(number as usize - 1));

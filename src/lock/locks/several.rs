@@ -88,8 +88,10 @@ impl Locks {
     /// Whether the record with this number is a hold of this lock.
     #[must_use]
     pub fn is_held_by(&self, id: LockId, holder: LockId) -> bool {
-        self.hold(holder)
-            .is_some_and(|hold| self.hold_with(id, hold.token()).is_some_and(|with| with.0 == holder))
+        self.hold(holder).is_some_and(|hold| match id.is_list() {
+            true => self.holder_lists.get(id).is_some_and(|holders| holders.has(hold.token(), holder)),
+            false => holder == id,
+        })
     }
 
     /// A new lock that several can hold, and that nobody holds yet.
@@ -221,7 +223,7 @@ impl Locks {
             let is_in = |holders: &&super::holders::Holders| {
                 #[cfg(test)]
                 crate::lock::tests::visits::count(1);
-                token.is_some_and(|token| holders.of_token(token) == Some(id))
+                token.is_some_and(|token| holders.has(token, id))
             };
             lists
                 .all
