@@ -79,8 +79,9 @@ class Author(Draws):
             self.groups = {name: self.GROUPS[name] for name in self.groups if name in self.OF_CLUSTER}
         self.has_replica = "confirms" in self.groups or "failovers" in self.groups
         if self.has_replica:
-            # A server that follows another one lets its own replicas go.
+            # A server that follows another one lets its own replicas go. No replica confirms a string.
             self.groups.pop("roles", None)
+            self.groups.pop("strings", None)
         self.favourite = self.chance.choice(LOCKS)
         dbs = DBS[:1] if self.is_cluster else DBS
         self.dbs = [self.chance.choice(dbs) if self.chance.random() < 0.25 else 0 for _ in range(CLIENTS)]
