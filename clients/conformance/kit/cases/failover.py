@@ -135,7 +135,9 @@ def finish(stage, adapter, got, asked, began):
     assert not asked.is_answered(), f"the waiter was answered with {asked.answer}, while the lock is held"
     assert stage.server.admin("LOCK.FENCE", "k", got["token"]) == 1, "the new primary does not know of the hold"
     again = time.monotonic()
-    adapter("release", hold="h", within=25)
+    # A release that no server has answered in its time says so, and goes on in the background.
+    released = adapter.ask("release", hold="h")
+    assert released.kind(25) in ("ok", "ConnectionFailed"), f"the release is answered with {released.answer}"
     token = asked.result(25)["token"]
     stage.note(f"released and granted anew in {time.monotonic() - again:.1f} s")
     assert token > got["token"]
