@@ -226,7 +226,7 @@ func (c *core) waitInLine(ctx context.Context, w *wanted, p patience) (*grant, e
 		if times++; times > 2 {
 			times = 3
 		}
-		lease = min(lease, firstLease)
+		lease = min(lease, w.firstLease)
 		c.sleepInLine(ctx, place, times, p)
 	}
 	return nil, context.Cause(ctx)

@@ -61,7 +61,7 @@ func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, 
 // block sends one request that waits. It asks over the shared connection from time to time whether that was granted: the
 // network may have swallowed the grant, or the request.
 func (c *core) block(ctx context.Context, w *wanted, p patience) (*grant, blockedEnd, error) {
-	lease := min(w.lease, firstLease)
+	lease := min(w.lease, w.firstLease)
 	linking, cancel := context.WithTimeout(ctx, min(p.until.left(), 2*attemptTime))
 	defer cancel()
 	address, failed := c.servers.findFor(linking, w.name())

@@ -12,14 +12,15 @@ type held struct {
 	token     int64
 	grantedAt moment
 	renews    bool
-	// overAt is when the hold ends at the latest (MaxHold).
-	overAt moment
-	end    context.CancelCauseFunc
+	// overAt is when the hold ends at the latest (MaxHold), and parkedUntil when the lock may be free (MinHold).
+	overAt, parkedUntil moment
+	end                 context.CancelCauseFunc
 	// renewing lets one renewal go at a time: one that is sent again might undo a lease that was asked for meanwhile.
 	renewing chan struct{}
 
-	mu                         sync.Mutex
-	lease                      time.Duration
+	mu sync.Mutex
+	// lease is the one that the server was asked for last, and next what renewals ask for.
+	lease, next                time.Duration
 	deadline, renewAt, watchAt moment
 	// stray is the shortest lease of a renewal that went unanswered, and strayUntil until when it may reach the server.
 	stray      time.Duration
@@ -48,6 +49,10 @@ func newHeld(w *wanted, got *grant, o *lockOptions, end context.CancelCauseFunc)
 	if o.maxHold > 0 {
 		h.overAt = got.sent.after(o.maxHold)
 	}
+	if o.minHold > 0 {
+		h.parkedUntil = now().after(o.minHold)
+	}
+	h.next = min(w.lease, o.lease)
 	h.countFrom(got.sent, w.lease)
 	return h
 }
@@ -88,7 +93,12 @@ func (h *held) mayCountFrom(sent moment, lease time.Duration) moment {
 func (h *held) nextLease() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return min(h.lease, h.overAt.left())
+	return min(max(h.next, h.parked()), h.overAt.left())
+}
+
+// parked is for how long the lock is to stay taken, whatever becomes of the hold: in whole milliseconds, rounded up.
+func (h *held) parked() time.Duration {
+	return (h.parkedUntil.left() + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
 // mayComeLate notes that a renewal for this lease went unanswered.

@@ -20,6 +20,11 @@ func (c *core) renewHeld(ctx context.Context, h *held, lease time.Duration) erro
 		lease = h.nextLease()
 	} else if left := h.overAt.left(); lease > left {
 		return invalid("lease must be %v or less, for MaxHold bounds this hold, not %v", left.Round(time.Millisecond), lease)
+	} else {
+		h.mu.Lock()
+		h.next = lease
+		h.mu.Unlock()
+		lease = max(lease, h.parked())
 	}
 	until := h.mayCountFrom(now(), lease)
 	c.keeper.refile(h)
@@ -116,21 +121,25 @@ func (c *core) release(ctx context.Context, h *held) error {
 		if lost == nil {
 			return nil // it was released before
 		}
-		if !isLeft && lost.Reason != ReasonClose {
+		if !isLeft && lost.Reason != ReasonClose && h.parked() == 0 {
 			c.abandon(h.w, h.token)
 		}
 		return lost
 	}
 	until, held := now().after(releaseTime), make([]bool, len(h.w.names))
 	err := each(h.w.names, func(i int, name string) error {
-		got, err := c.servers.request(ctx, &ask{name: name, words: h.w.release(name, h.token), until: until})
+		words := h.w.release(name, h.token)
+		if parked := h.parked(); parked > 0 {
+			words = h.w.renew(name, parked, h.token)
+		}
+		got, err := c.servers.request(ctx, &ask{name: name, words: words, until: until})
 		if isOverwritten(err) {
 			return nil
 		}
 		held[i] = err == nil && (got.reply == int64(1) || got.isRepeated)
 		return err
 	})
-	if err != nil || h.w.doubtful.Load() {
+	if (err != nil || h.w.doubtful.Load()) && h.parked() == 0 {
 		c.abandon(h.w, h.token)
 	}
 	if err != nil {
@@ -201,6 +210,10 @@ func (c *core) loseAll() {
 		}
 		if lost, did := c.keeper.finish(h, ReasonClose); did {
 			c.tellLoss(h, lost)
+			if parked := h.parked(); parked > 0 {
+				c.working.run(func() { _, _, _ = c.renewed(c.ctx, h.w, parked, h.token, now().after(attemptTime), nil) })
+				continue
+			}
 			c.abandon(h.w, h.token)
 		}
 	}

@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,74 @@ func TestManyAreTakenTogetherUnderAPrefix(t *testing.T) {
 	}
 }
 
+func TestALockStaysTakenForMinHold(t *testing.T) {
+	locks, closing := open(t), open(t)
+	least := redislock.MinHold(1500 * time.Millisecond)
+	began := time.Now()
+	hold := acquire(t, locks.Lock("parked", redislock.Lease(time.Second), least))
+	if err := hold.Release(background); err != nil || hold.Reason() != "" {
+		t.Fatalf("the release says %v, %s", err, hold.Reason())
+	}
+	parked := acquire(t, closing.Many([]string{"parked-1", "parked-2"}, least))
+	closing.Close(background)
+	if parked.Reason() != redislock.ReasonClose {
+		t.Fatalf("the reason is %s", parked.Reason())
+	}
+	names := []string{"parked", "parked-1", "parked-2"}
+	for _, name := range names {
+		if info, err := locks.Info(background, name); err != nil || info == nil && time.Since(began) < time.Second {
+			t.Fatalf("%s is free after %v: %v", name, time.Since(began), err)
+		}
+	}
+	for _, name := range names {
+		eventually(t, name+" is free", func() bool { return isFree(locks, name) })
+	}
+	if took := time.Since(began); took < 1500*time.Millisecond {
+		t.Fatalf("free after %v", took)
+	}
+	// A waiter has it as long, too, and from its grant.
+	sent := &journal{}
+	recorded, err := redislock.New(redislock.Servers{Addrs: []string{address}, Dial: func(ctx context.Context, network, at string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, at)
+		return &recordedConn{conn, sent}, err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer recorded.Close(background)
+	hold = acquire(t, locks.Lock("parked"))
+	next := make(chan *redislock.Hold)
+	go func() {
+		hold, _ := recorded.Lock("parked", redislock.MinHold(time.Minute)).Acquire(background)
+		next <- hold
+	}()
+	waiting(t, locks, "parked", 1)
+	if err := hold.Release(background); err != nil {
+		t.Fatal(err)
+	}
+	if err := (<-next).Release(background); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := locks.Info(background, "parked"); err != nil || info == nil || info.Holders[0].Left < 30*time.Second {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	if sent.count("LOCK.ACQUIRE", "60000") < 2 || sent.count("PX\r\n$4\r\n5000") != 0 {
+		t.Fatalf("it asked for less than a minute: %q", sent.lines)
+	}
+	admin(t, "DEL parked")
+}
+
+// A recordedConn notes what is written.
+type recordedConn struct {
+	net.Conn
+	sent *journal
+}
+
+func (c *recordedConn) Write(data []byte) (int, error) {
+	_, _ = c.sent.Write(data)
+	return c.Conn.Write(data)
+}
+
 func TestADeadlockNamesItsCycle(t *testing.T) {
 	locks := open(t)
 	ann, ben := redislock.Owner("ann"), redislock.Owner("ben")
@@ -113,12 +182,18 @@ func TestArgumentsAreChecked(t *testing.T) {
 		"not 99ms":             locks.Lock("a", redislock.Lease(99*time.Millisecond)),
 		"Wait must be 0":       locks.Lock("a", redislock.Wait(-1)),
 		"MaxHold must be":      locks.Lock("a", redislock.MaxHold(time.Millisecond)),
+		"MinHold must be 100":  locks.Lock("a", redislock.MinHold(time.Millisecond)),
+		"MaxHold (1s) or less": locks.Lock("a", redislock.MaxHold(time.Second), redislock.MinHold(2*time.Second)),
+		"not for readers":      locks.Read("a", redislock.MinHold(time.Second)),
 		"not be *":             locks.Lock("a", redislock.Owner("*")),
 		"from 1 to 256 bytes":  locks.Lock("a", redislock.Owner(strings.Repeat("x", 257))),
 	} {
 		if _, _, err := lock.TryAcquire(background); !errors.Is(err, redislock.ErrInvalid) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%q: %v", what, err)
 		}
+	}
+	if err := locks.Leader("a", redislock.MinHold(time.Second)).Run(background); !errors.Is(err, redislock.ErrInvalid) {
+		t.Error(err)
 	}
 	for what, address := range map[string]string{
 		"must begin with":    "http://localhost",

@@ -24,7 +24,11 @@ type Leader struct {
 // Leader describes an election by the name of its lock. Of the options, Lease says how long the server takes it for the
 // leader when it hears nothing of it.
 func (l *Locks) Leader(name string, opts ...LockOption) *Leader {
-	return &Leader{lock: l.Lock(name, opts...)}
+	leader := &Leader{lock: l.Lock(name, opts...)}
+	if leader.lock.options.hasMinHold {
+		leader.lock.invalid = invalid("MinHold is not for leaders: who leads next waits for the lease alone")
+	}
+	return leader
 }
 
 // Hold is that by which it leads now; nil if it does not.

@@ -35,6 +35,9 @@ func (k *Lock) check(names []string) error {
 	if k.kind == limited && (k.limit < 1 || k.limit > highestLimit) {
 		return invalid("the limit of a semaphore must be from 1 to %d, not %d", highestLimit, k.limit)
 	}
+	if k.kind == shared && k.options.hasMinHold {
+		return invalid("MinHold is for locks that one owner holds, and for semaphores, and not for readers")
+	}
 	return k.options.check()
 }
 
@@ -46,6 +49,7 @@ func (k *Lock) wanted() *wanted {
 	if k.options.maxHold > 0 {
 		w.lease = min(w.lease, k.options.maxHold)
 	}
+	w.lease, w.firstLease = max(w.lease, k.options.minHold), max(firstLease, k.options.minHold)
 	if w.owner == "" {
 		w.owner = newOwner(k.locks.core.label)
 	}

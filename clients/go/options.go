@@ -91,10 +91,10 @@ func checkLease(what string, lease time.Duration) error {
 type LockOption func(*lockOptions)
 
 type lockOptions struct {
-	lease, wait, maxHold time.Duration
-	hasWait, noRenewal   bool
-	hasMaxHold, hasOwner bool
-	owner                string
+	lease, wait, maxHold, minHold    time.Duration
+	hasWait, noRenewal               bool
+	hasMaxHold, hasMinHold, hasOwner bool
+	owner                            string
 }
 
 // Lease sets how long the hold lasts unless it is renewed, in place of WithLease.
@@ -113,6 +113,13 @@ func MaxHold(most time.Duration) LockOption {
 	return func(o *lockOptions) { o.maxHold, o.hasMaxHold = most, true }
 }
 
+// MinHold sets for how long the lock stays taken from its grant at least, whatever becomes of the holder: the server keeps
+// it. A release before ends the hold for its holder, and leaves the lock taken for the rest. A job that is to be done once
+// a minute on any machine takes a lock with TryAcquire and MinHold(50 * time.Second).
+func MinHold(least time.Duration) LockOption {
+	return func(o *lockOptions) { o.minHold, o.hasMinHold = least, true }
+}
+
 // Owner sets who holds: 1 to 256 bytes, and not *. For the server all requests of one owner are the same, so use it for
 // the several locks of one task: the server sees its deadlocks with others. Two holds of one owner and lock are one hold.
 func Owner(owner string) LockOption {
@@ -125,6 +132,10 @@ func (o *lockOptions) check() error {
 		return invalid("Wait must be 0 or more, not %v", o.wait)
 	case o.hasMaxHold && o.maxHold < shortestLease:
 		return invalid("MaxHold must be %v or more, not %v", shortestLease, o.maxHold)
+	case o.hasMinHold && o.minHold < shortestLease:
+		return invalid("MinHold must be %v or more, not %v", shortestLease, o.minHold)
+	case o.hasMaxHold && o.minHold > o.maxHold:
+		return invalid("MinHold must be MaxHold (%v) or less, not %v", o.maxHold, o.minHold)
 	case o.hasOwner && (o.owner == "" || o.owner == "*" || len(o.owner) > longestOwner):
 		return invalid("Owner must have from 1 to %d bytes, and not be *, which is another owner each time", longestOwner)
 	}

@@ -261,3 +261,51 @@ func TestExtendCountsOnTheShorterLeaseUntilItIsAnswered(t *testing.T) {
 		}
 	})
 }
+
+func TestMinHoldIsKeptByTheServer(t *testing.T) {
+	inBubble(t, func(t *testing.T, server *fakeServer, locks *Locks) {
+		began := time.Now()
+		lock := locks.Lock("k", Lease(9*time.Second), MinHold(time.Minute))
+		hold, err := lock.Acquire(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, leases := server.of("LOCK.ACQUIRE", began); leases[0] != 60000 {
+			t.Fatalf("the first lease is %v", leases)
+		}
+		time.Sleep(40 * time.Second)
+		if err := hold.Extend(context.Background(), 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if err := hold.Release(context.Background()); err != nil || hold.Check() != ErrReleased {
+			t.Fatalf("the release says %v, and check %v", err, hold.Check())
+		}
+		times, leases := server.of("LOCK.RENEW", began)
+		for i, at := range times {
+			if end := at + time.Duration(leases[i])*time.Millisecond; end < time.Minute {
+				t.Fatalf("asked at %v for %v", times, leases)
+			}
+		}
+		if last := len(leases) - 1; times[last] != 45*time.Second || leases[last] != 15000 {
+			t.Fatalf("the last lease is %d, asked for at %v", leases[last], times[last])
+		}
+		if times, _ := server.of("LOCK.RELEASE", began); len(times) != 0 {
+			t.Fatalf("released at %v", times)
+		}
+		began = time.Now()
+		if hold, err = lock.Acquire(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(70 * time.Second)
+		if err := hold.Release(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if times, leases := server.of("LOCK.RENEW", began); leases[len(leases)-1] != 9000 {
+			t.Fatalf("after it: %v, %v", times, leases)
+		}
+		if times, _ := server.of("LOCK.RELEASE", began); len(times) != 1 {
+			t.Fatalf("released at %v", times)
+		}
+	})
+}

@@ -33,7 +33,9 @@ type wanted struct {
 	kind   kind
 	limit  int
 	lease  time.Duration
-	owner  string
+	// firstLease is what a request asks for at most that has waited.
+	firstLease time.Duration
+	owner      string
 	// doubtful tells that a request went unanswered, and may reach the server late; grantable that the latest request
 	// is on its way or was granted; sent that any was sent.
 	doubtful, grantable, sent atomic.Bool
