@@ -1,15 +1,19 @@
 package redislock_test
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -47,39 +51,111 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// serve starts a server on a free port: that of REDISLOCK_SERVER, with the module of REDISLOCK_MODULE.
-func serve(directory string, more ...string) (string, *exec.Cmd, error) {
+// reserve binds a port without listening there, until the tests end: a server that asks for SO_REUSEADDR may listen there
+// all the same, and a search for a free port passes it over.
+func reserve() (int, error) {
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		return 0, err
+	}
+	syscall.CloseOnExec(socket)
+	if err := syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return 0, err
+	}
+	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return 0, err
+	}
+	bound, err := syscall.Getsockname(socket)
+	if err != nil {
+		return 0, err
+	}
+	return bound.(*syscall.SockaddrInet4).Port, nil
+}
+
+// processAt asks the server at this address which process it is.
+func processAt(at string) (int, error) {
+	conn, err := net.DialTimeout("tcp", at, slack)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close() //nolint:errcheck // nothing was written that could be lost
+	if err := conn.SetDeadline(time.Now().Add(slack)); err != nil {
+		return 0, err
+	}
+	if _, err := conn.Write([]byte("INFO server\r\n")); err != nil {
+		return 0, err
+	}
+	for lines := bufio.NewScanner(conn); lines.Scan(); {
+		if process, found := strings.CutPrefix(lines.Text(), "process_id:"); found {
+			return strconv.Atoi(process)
+		}
+	}
+	return 0, fmt.Errorf("the peer at %s does not say which process it is", at)
+}
+
+// serve starts a server on a reserved port: that of REDISLOCK_SERVER, with the module of REDISLOCK_MODULE.
+func serve(directory string) (string, *exec.Cmd, error) {
 	words := strings.Fields(os.Getenv("REDISLOCK_SERVER"))
 	module := os.Getenv("REDISLOCK_MODULE")
 	if len(words) < 3 || module == "" {
 		return "", nil, fmt.Errorf("REDISLOCK_SERVER (a line of scripts/servers) and REDISLOCK_MODULE must be set")
 	}
-	for range 5 { // another process may take the port
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return "", nil, err
-		}
-		at := listener.Addr().String()
-		_ = listener.Close()
-		_, port, _ := net.SplitHostPort(at)
-		server := exec.Command(words[2], append([]string{
-			"--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", directory,
-			"--logfile", filepath.Join(directory, "log-"+port), "--loadmodule", module,
-		}, more...)...)
-		if err := server.Start(); err != nil {
-			return "", nil, err
-		}
-		for range 200 {
-			if conn, err := net.Dial("tcp", at); err == nil {
-				_ = conn.Close()
-				return at, server, nil
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-		_ = server.Process.Kill()
-		_ = server.Wait()
+	number, err := reserve()
+	if err != nil {
+		return "", nil, err
 	}
-	return "", nil, fmt.Errorf("the server did not start: see %s", directory)
+	port := strconv.Itoa(number)
+	server := exec.Command(words[2],
+		"--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", directory,
+		"--logfile", filepath.Join(directory, "log"), "--loadmodule", module,
+	)
+	if err := server.Start(); err != nil {
+		return "", nil, err
+	}
+	at := net.JoinHostPort("127.0.0.1", port)
+	for end := time.Now().Add(3 * slack); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		process, err := processAt(at)
+		if err == nil && process == server.Process.Pid {
+			return at, server, nil
+		}
+		if err == nil {
+			_ = server.Process.Kill()
+			_ = server.Wait()
+			return "", nil, fmt.Errorf("process %d answers at %s, and not the server that was started", process, at)
+		}
+	}
+	_ = server.Process.Kill()
+	_ = server.Wait()
+	written, _ := os.ReadFile(filepath.Join(directory, "log"))
+	return "", nil, fmt.Errorf("the server did not start at %s: %s", at, written)
+}
+
+func TestReservePortRefusesOtherListeners(t *testing.T) {
+	port, err := reserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exclusive := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		controlErr := raw.Control(func(socket uintptr) {
+			err = syscall.SetsockoptInt(int(socket), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 0)
+		})
+		return errors.Join(err, controlErr)
+	}}
+	other, err := exclusive.Listen(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err == nil {
+		_ = other.Close()
+		t.Fatalf("port %d was reserved, and another could listen there", port)
+	}
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		t.Fatal(err)
+	}
+}
+
+func TestServerOfTheTestsIsTheProcessThatWasStarted(t *testing.T) {
+	process, err := processAt(address)
+	if err != nil || process != serving.Process.Pid {
+		t.Fatalf("process %d answers, and %d was started: %v", process, serving.Process.Pid, err)
+	}
 }
 
 // A journal keeps what the library logs.
