@@ -1,6 +1,7 @@
 // Real servers for the tests: REDISLOCK_SERVER is "NAME VERSION SERVER CLI", REDISLOCK_MODULE the module's file.
 
 import { spawn } from "node:child_process";
+import { randomInt } from "node:crypto";
 import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { connect as connectPlain, createServer } from "node:net";
@@ -31,13 +32,23 @@ export async function eventually(condition, what, limit = PATIENCE_MS) {
   }
 }
 
+/**
+ * A port that is free now. It is below those that Linux gives to whoever names none: nobody who looks for a free port is
+ * given that of a server that a test has killed.
+ */
 async function freePort() {
-  const holder = createServer().listen(0, "127.0.0.1");
-  await once(holder, "listening");
-  const { port } = holder.address();
-  holder.close();
-  await once(holder, "close");
-  return port;
+  for (let attempt = 0; attempt < 100; attempt++) {
+    const port = randomInt(12_000, 32_000);
+    const holder = createServer();
+    const isFree = await new Promise((resolve) => {
+      holder.once("error", () => resolve(false)).listen(port, "127.0.0.1", () => resolve(true));
+    });
+    if (!isFree) continue;
+    holder.close();
+    await once(holder, "close");
+    return port;
+  }
+  throw new Error("no port is free");
 }
 
 const ENDS = new WeakMap();
@@ -68,13 +79,18 @@ class Server {
     this.admin = new Redis({ port: this.port, lazyConnect: true, retryStrategy: () => 50, maxRetriesPerRequest: null });
     this.admin.on("error", () => undefined);
     this.admin.connect().catch(() => undefined);
-    const ready = this.admin.call("ROLE").then(() => true);
+    const ready = this.admin.call("ROLE").then(() => this.isOurs());
     const ended = once(this.process, "exit").then(() => false);
     // Without ref: this timer would keep the process for as long, when all tests are through.
     const patience = pause(PATIENCE_MS, false, { ref: false });
     const started = await Promise.race([ready, ended, patience]);
     if (!started) this.admin.disconnect();
     return started;
+  }
+
+  /** Whether who answers is not another server that was faster to take the port. */
+  async isOurs() {
+    return (await this.info("process_id")) === String(this.process.pid);
   }
 
   /** Ends it at once, as a power cut does. */

@@ -4,12 +4,11 @@
 mod common;
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::{PATIENCE, Server};
+use common::{PATIENCE, Port, Server};
 use redislock_client::redis::{Client, TlsCertificates};
 use redislock_client::{Error, Locks, Loss};
 use tokio::time::timeout;
@@ -41,7 +40,8 @@ async fn locks_are_taken_waited_for_and_lost_by_tls() {
     let Some((certificate, key)) = new_certificate(folder.path()) else {
         return println!("there is no openssl to make a certificate with");
     };
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let reserved = Port::reserve();
+    let port = reserved.number;
     let (port_text, [cert_file, key_file]) =
         (port.to_string(), [&certificate, &key].map(|path| path.to_str().unwrap()));
     let files = ["--tls-cert-file", cert_file, "--tls-key-file", key_file, "--tls-auth-clients", "no"];

@@ -7,7 +7,8 @@ pub mod door;
 
 use std::env;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 use redis::{Client, Cmd, Connection, FromRedisValue, ToRedisArgs};
 use redislock_client::Locks;
 use redislock_client::redis;
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{self, AddressFamily, SocketType};
 use tempfile::TempDir;
 
 /// What a busy machine may need.
@@ -42,6 +45,8 @@ pub fn cargo(folder: &Path, target: &Path, words: &[&str]) {
 pub struct Server {
     child: Child,
     pub port: u16,
+    // What is left of a killed server: nobody else answers at its address.
+    _port: Port,
     // Its working directory, which goes with it.
     _directory: TempDir,
 }
@@ -91,11 +96,11 @@ impl Server {
 
     fn spawned(command: impl Fn(u16, &Path) -> Command) -> Option<Self> {
         for _ in 0..5 {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let port = Port::reserve();
             let directory = tempfile::tempdir().unwrap();
-            let mut command = command(port, directory.path());
+            let mut command = command(port.number, directory.path());
             let child = command.current_dir(directory.path()).stdout(Stdio::null()).spawn().unwrap();
-            let mut server = Self { child, port, _directory: directory };
+            let mut server = Self { child, port: port.number, _port: port, _directory: directory };
             if server.is_ready() {
                 return Some(server);
             } // else somebody else has taken the port meanwhile
@@ -106,7 +111,12 @@ impl Server {
     fn is_ready(&mut self) -> bool {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end && self.child.try_wait().unwrap().is_none() {
-            if Client::open(self.url()).unwrap().get_connection().is_ok() {
+            let info = Client::open(self.url())
+                .and_then(|client| client.get_connection())
+                .and_then(|mut connection| redis::cmd("INFO").arg("server").query::<String>(&mut connection));
+            // Not another server that was faster to take the port.
+            let process = format!("process_id:{}\r\n", self.child.id());
+            if info.is_ok_and(|info| info.contains(&process)) {
                 return true;
             }
             thread::sleep(Duration::from_millis(10));
@@ -175,6 +185,25 @@ impl Server {
         let info: Option<std::collections::HashMap<String, redis::Value>> = self.ask(&["LOCK.INFO", name]);
         let waiters = info.and_then(|mut info| info.remove("waiters"));
         waiters.map_or(0, |waiters| redis::from_redis_value(waiters).unwrap())
+    }
+}
+
+/// A port that nobody else is given as long as this lives.
+///
+/// A socket stays bound to it without listening. Servers ask for `SO_REUSEADDR`, which lets them listen there all the
+/// same; a search for a free port passes it over.
+pub struct Port {
+    pub number: u16,
+    _socket: OwnedFd,
+}
+
+impl Port {
+    pub fn reserve() -> Self {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        set_socket_reuseaddr(&socket, true).unwrap();
+        net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = SocketAddrV4::try_from(net::getsockname(&socket).unwrap()).unwrap();
+        Self { number: address.port(), _socket: socket }
     }
 }
 
