@@ -3,10 +3,11 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help tool build package run test test-servers valgrind soak soak-kinds sabotage differ chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard growth monitoring clients mutants spec spec-small lint fmt clean
+.PHONY: help tool build package run check test test-servers valgrind soak soak-kinds sabotage differ chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard growth monitoring clients mutants spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
+	@echo "make check         a change to a rule, checked without a server (two minutes)"
 	@echo "make test          all tests, on the two servers that need no build (under 10 minutes)"
 	@echo "make test-servers  the integration tests on every server version (builds those once)"
 	@echo "make simulate      100000 lives of a group of servers, simulated (minutes; scripts/simulate SEEDS FIRST)"
@@ -40,7 +41,7 @@ help:
 	@echo "make clients       the client libraries, by their own checks and by the conformance kit, and the kit itself"
 	@echo "                   (some minutes; scripts/clients python|node|rust|go|kit)"
 	@echo "make tool          the command-line tool, by its own check (a minute or two; tool/check --lint)"
-	@echo "make lint          formatting, clippy, links of comments, dependency audit, figures, plain sentences"
+	@echo "make lint          make check without the tests of the core, links of comments, dependency audit"
 	@echo "make build         the module alone: target/release/libredislock.so"
 	@echo "make package       a Debian package and a tarball of it in target/packages, each installed and tried"
 
@@ -53,6 +54,9 @@ package:
 
 run: build
 	@scripts/run $(PORT)
+
+check:
+	@scripts/check
 
 test:
 	@scripts/test embedded

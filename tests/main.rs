@@ -1,5 +1,5 @@
 //! The module, tried on a real server. One binary: the server is named by `REDISLOCK_SERVER`, the module by
-//! `REDISLOCK_MODULE` (see `server/binary.rs`); without them it is Redis 7.0 and a fresh release build.
+//! `REDISLOCK_MODULE` (see `server/binary.rs`); without them it is Redis 7.0 and a fresh release build. What needs no server is in `rules.rs`.
 //!
 //! | file | what it is about |
 //! |---|---|
@@ -16,16 +16,12 @@
 //! | `redlock.rs` | `examples/redlock.rs`, a lock over several servers |
 //! | `kill.rs` | `kill -9` under load |
 //! | `hostile.rs` | payloads and files that somebody tampered with |
-//! | `tidy.rs`, `circles.rs` | the rules of the house, by reading the source |
-//! | `bounds.rs` | the table of bounds in `docs/ARCHITECTURE.md`, by reading the source |
 //! | `workload.rs` | a random load for the others |
 //! | `server/` | the harness |
 //!
 //! A comment such as `// G4` names the guarantee of `docs/GUARANTEES.md` that a test defends.
 
 mod aof;
-mod bounds;
-mod circles;
 mod cluster;
 mod hostile;
 mod kill;
@@ -37,7 +33,6 @@ mod replication;
 mod resync;
 mod server;
 mod stream;
-mod tidy;
 mod token_clock;
 mod wall_clock;
 mod workload;

@@ -1,0 +1,12 @@
+//! The rules of the house, checked by reading the sources and the pages. No server is needed, so `scripts/check` runs
+//! them.
+//!
+//! | file | what it is about |
+//! |---|---|
+//! | `tidy.rs` | layers, sizes, panics, citations |
+//! | `circles.rs` | files that need each other in a circle |
+//! | `bounds.rs` | the table of bounds in `docs/ARCHITECTURE.md` |
+
+mod bounds;
+mod circles;
+mod tidy;
