@@ -6,7 +6,9 @@
 //! | `tidy.rs` | layers, sizes, panics, citations |
 //! | `circles.rs` | files that need each other in a circle |
 //! | `bounds.rs` | the table of bounds in `docs/ARCHITECTURE.md` |
+//! | `errors.rs` | the table of error codes in `docs/reference/errors.md` |
 
 mod bounds;
 mod circles;
+mod errors;
 mod tidy;

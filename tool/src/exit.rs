@@ -70,6 +70,7 @@ impl From<Code> for ExitCode {
 pub fn code_of_reply(text: &str) -> Code {
     match text.split(' ').next().unwrap_or_default() {
         "NOAUTH" | "WRONGPASS" | "NOPERM" => Code::NotAllowed,
+        "DEADLOCK" => Code::Busy,
         "WRONGTYPE" | "LOCKKIND" | "MOVED" | "ASK" => Code::Config,
         "ERR" if is_refused_by_settings(text) => Code::Config,
         "ERR" if text.contains("password") || text.contains("AUTH") => Code::NotAllowed,
@@ -122,6 +123,21 @@ impl From<Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_error_code_has_the_exit_code_of_the_table() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/errors.md");
+        let page = std::fs::read_to_string(page).expect("the table of error codes");
+        let rows: Vec<Vec<&str>> = page
+            .lines()
+            .filter_map(|line| Some(line.strip_prefix("| `")?.split(" | ").collect()))
+            .collect();
+        assert!(rows.len() > 10, "{rows:?}");
+        for row in rows {
+            let text = format!("{} {}", row[0], row[1]).replace('`', "");
+            assert_eq!(format!("{} |", code_of_reply(&text) as u8), row[8], "{text}");
+        }
+    }
 
     #[test]
     fn reply_codes_follow_the_table() {

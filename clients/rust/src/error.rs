@@ -302,6 +302,24 @@ impl std::error::Error for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::{Step, judge};
+
+    #[test]
+    fn each_error_code_is_what_the_table_says() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/errors.md");
+        let page = std::fs::read_to_string(page).expect("the table of error codes");
+        let rows: Vec<Vec<&str>> = page
+            .lines()
+            .filter_map(|line| Some(line.strip_prefix("| `")?.split(" | ").collect()))
+            .collect();
+        assert!(rows.len() > 10, "{rows:?}");
+        for row in rows {
+            let text = format!("{} {}", row[0], row[1]).replace('`', "");
+            let error = format!("{:?}", Error::from_reply(&text));
+            let kind = if judge(&text) == Step::Fail { error.split(' ').next() } else { Some("again") };
+            assert_eq!(kind, Some(row[6].trim_matches('`')), "{text}");
+        }
+    }
 
     #[test]
     fn the_cycle_of_a_deadlock_is_read() {

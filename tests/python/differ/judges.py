@@ -28,9 +28,9 @@ COUNTED = {
     "lock.broken": "broken",
 }
 ENDS = {"lock.released", "lock.expired", "lock.broken"}
-#: What a newer request of the same owner is answered where it has to leave the older one in peace. (WRONGTYPE is told to
-#: requests that wait, too: then the newer one had taken the place before somebody wrote over the lock.)
-REFUSED = {"LOCKQUEUE", "DEADLOCK", "LOCKKIND", "LOCKHELD", "ERR"}
+#: Replies to a newer request of the same owner that took the older one's place; any other error leaves the older one. A
+#: waiter gets WRONGTYPE, too, if another client wrote over the lock after that.
+NOT_REFUSED = {None, "WRONGTYPE", "UNBLOCKED"}
 
 
 # Copies
@@ -254,6 +254,6 @@ def misanswered(requests):
     for number, request in enumerate(requests):
         if request.code == "UNBLOCKED" and "newer request" in request.reply.line:
             newer = [each for each in requests[number + 1 :] if each.may_replace(request)]
-            if all(each.code in REFUSED for each in newer):
+            if all(each.code not in NOT_REFUSED for each in newer):
                 found.append(f"answers: it lost its place to a request that was refused: {request}, by {newer}")
     return found

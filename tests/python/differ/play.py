@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+from harness.error_codes import CODES
 from harness.kinds import gone
 from harness.limits import SLOW_FACTOR, SOON_SECONDS, eventually
 from harness.wire import Closed, ServerError, encode
@@ -22,11 +23,8 @@ PAUSE_SECONDS = 0.1 * SLOW_FACTOR
 ENDING_MS = 60_000
 #: Told to subscribers between the commands: what has no keyspace event.
 MARKS = "marks"
-#: Errors that a random script can meet; the server's own ones are told by words.
-KNOWN = {
-    "ERR", "WRONGTYPE", "LOCKKIND", "LOCKHELD", "LOCKQUEUE", "DEADLOCK", "FENCED", "UNBLOCKED", "BUSYKEY", "EXECABORT",
-    "READONLY",
-}  # fmt: skip
+#: Errors that a random script can meet. It has no cluster, no quarantine, no `confirm` and no users without rights.
+KNOWN = CODES - {"MOVED", "TRYAGAIN", "CROSSSLOT", "QUARANTINE", "NOREPLICAS", "NOPERM"} | {"BUSYKEY", "EXECABORT"}
 
 
 @dataclass(eq=False)
