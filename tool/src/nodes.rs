@@ -182,15 +182,28 @@ pub struct Member {
     pub is_primary: bool,
 }
 
-/// All servers that hold the locks, replicas too. Those of one server that is named alone are not known.
+/// All servers that hold the locks, replicas too.
 pub fn members(place: &Place) -> Result<Vec<Member>, Failure> {
     match place {
-        Place::Single(info) => Ok(vec![Member { info: info.clone(), is_primary: true }]),
+        Place::Single(info) => Ok(alone(info)),
         Place::Sentinel { sentinels, service, primary } => {
             first_of(sentinels, |sentinel| watched(sentinel, service, primary))
         }
         Place::Cluster(nodes) => first_of(nodes, members_of),
     }
+}
+
+/// A server that is named alone, and the replicas that it knows, if the user may see them.
+fn alone(info: &ConnectionInfo) -> Vec<Member> {
+    let text = Node::open(info).and_then(|mut node| node.text(&["INFO", "replication"])).unwrap_or_default();
+    // slave0:ip=10.0.0.2,port=6379,state=online,offset=42,lag=1
+    let replicas = text.lines().filter_map(|line| {
+        let (name, rest) = line.trim_end().split_once(':')?;
+        name.strip_prefix("slave")?.parse::<u32>().ok()?;
+        let field = |wanted| rest.split(',').find_map(|pair| pair.strip_prefix(wanted)?.strip_prefix('='));
+        Some(Member { info: moved(info, field("ip")?, field("port")?.parse().ok()?), is_primary: false })
+    });
+    [Member { info: info.clone(), is_primary: true }].into_iter().chain(replicas).collect()
 }
 
 /// The primary, and the replicas that a sentinel knows.

@@ -233,6 +233,9 @@ pub struct Doctor {
     /// The --min-hold that will be used
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = values::duration)]
     pub min_hold: Duration,
+    /// The server_timeout of clients that wait without an end
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::positive)]
+    pub server_timeout: Duration,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -1,11 +1,20 @@
 """`doctor` finds what the documentation warns of."""
 
+import itertools
 import json
+import re
+import signal
+import time
+from pathlib import Path
 
 import pytest
+from harness import wall_clock
 from harness.cluster import Cluster
 from harness.limits import eventually
+from harness.proxy import BACK, Proxy
+from harness.replicas import AT_ONCE, is_linked
 from harness.sentinel import GROUP, watched
+from harness.server import IS_VALKEY, ROOT
 
 
 @pytest.fixture
@@ -43,7 +52,7 @@ def test_sound_server_has_no_finding(start_server, examine):
     assert code == 0, found
     assert set(sum(levels(found).values(), [])) == {"ok"}
     assert list(found) == [
-        "module", "settings", "eviction", "confirm", "leases", "persistence", "rights", "limits", "round-trips",
+        "module", "server", "settings", "eviction", "confirm", "leases", "persistence", "rights", "limits", "round-trips",
         "address", "commands", "clocks", "active",
     ]  # fmt: skip
     assert server.admin("DBSIZE") == 0
@@ -104,15 +113,17 @@ def test_rights_that_are_missing_are_found(start_server, examine, tmp_path):
     assert code == 0 and skipped >= {"module", "settings", "eviction", "leases", "persistence", "rights", "commands"}
 
 
-def test_command_that_is_renamed_is_found(start_server, examine):
-    server = start_server(*SOUND, "--rename-command", "SCAN", "")
-    assert worst_of(examine(server.port)[1], "commands") == "warning"
+@pytest.mark.parametrize("command", ["SCAN", "COMMAND", "ROLE"])
+def test_command_that_is_renamed_is_found(start_server, examine, command):
+    server = start_server(*SOUND, "--rename-command", command, "")
+    (row,) = examine(server.port)[1]["commands"]
+    assert row["level"] == "warning" and command in row["text"]
 
 
 def test_sentinel_is_followed_to_the_replica(start_server, examine):
     server = start_server(*SOUND)
-    replica = start_server(*SOUND, "--replicaof", "127.0.0.1", str(server.port))
-    eventually(lambda: replica.info("replication")["master_link_status"] == "up")
+    replica = start_server(*SOUND, "--replicaof", "127.0.0.1", server.port)
+    is_linked(replica)
     (sentinel, *_) = watched(start_server, server.port, replicas=1, sentinels=1)
     url = f"redis+sentinel://127.0.0.1:{sentinel.port}/{GROUP}"
     code, found = examine(0, url=url)
@@ -122,6 +133,12 @@ def test_sentinel_is_followed_to_the_replica(start_server, examine):
     assert worst_of(examine(0, url=url)[1], "settings") == "error"
     sentinel.set("down-after-milliseconds", 20_000)
     assert worst_of(examine(0, url=url)[1], "sentinel") == "warning"
+    (row,) = examine(0, "--lease", "120s", url=url)[1]["sentinel"]
+    assert row["level"] == "warning" and "server_timeout 10s" in row["text"]
+    assert worst_of(examine(0, "--lease", "120s", "--server-timeout", "30s", url=url)[1], "sentinel") == "ok"
+    replica.kill()
+    code, found = examine(0, url=url)
+    assert code == 2 and "does not answer" in found["module"][0]["text"]
 
 
 def test_every_primary_of_a_cluster_is_examined(start_server, examine):
@@ -139,3 +156,299 @@ def test_lines_name_the_check_and_what_to_do(start_server, tool_for):
     done = tool_for(server.port)("doctor")
     line = next(line for line in done.stdout.splitlines() if " limits: " in line)
     assert done.returncode == 1 and line.startswith("warning") and "Set timeout 0 (redis.conf.example)" in line
+
+
+# Ten misconfigurations, on one server, under Sentinel, and in a cluster.
+
+
+def settings(**values):
+    """Sets these; `_` stands for `-`, and `__` for a dot."""
+
+    def apply(node):
+        for name, value in values.items():
+            node.admin("CONFIG", "SET", name.replace("__", ".").replace("_", "-"), value)
+
+    return apply
+
+
+def without(rule):
+    return lambda node: node.admin("ACL", "SETUSER", "default", rule)
+
+
+def crowded(node):
+    """As many clients as the server takes, but a few."""
+    connections = [node.connect() for _ in range(60)]
+    node.admin("CONFIG", "SET", "maxclients", 66)
+    return lambda: [connection.close() for connection in connections]
+
+
+def clock_of_another_time(node):
+    node.clock.set_ahead(5)
+
+
+MISCONFIGURATIONS = [
+    ("eviction", "error", settings(maxmemory="100mb", maxmemory_policy="allkeys-lru")),
+    ("persistence", "warning", settings(appendfsync="everysec")),
+    ("persistence", "warning", settings(appendonly="no")),
+    ("limits", "warning", settings(timeout="60")),
+    ("limits", "warning", settings(tcp_keepalive="0")),
+    ("limits", "warning", settings(maxmemory="1mb")),
+    ("limits", "warning", crowded),
+    ("leases", "error", settings(redislock__max_lease="10000")),
+    ("leases", "error", settings(redislock__leaving="yes")),
+    ("confirm", "error", settings(redislock__quarantine="60000", redislock__group_size="8", redislock__confirm="all")),
+    ("rights", "error", without("-lock.renew")),
+    ("rights", "warning", without("-client|tracking")),
+    ("clocks", "warning", clock_of_another_time),
+]
+
+
+def repair(node):
+    """Undoes all of them."""
+    node.admin("ACL", "SETUSER", "default", "+@all")
+    settings(maxclients="10000", maxmemory="0", maxmemory_policy="noeviction", timeout="0", tcp_keepalive="300")(node)
+    settings(redislock__confirm="local", redislock__quarantine="0", redislock__group_size="0", redislock__leaving="no")(node)
+    settings(redislock__max_lease="3600000", appendonly="yes", appendfsync="always")(node)
+    node.clock.set_ahead(0)
+    eventually(lambda: node.info("persistence")["aof_rewrite_in_progress"] == "0", "its file is written")
+
+
+@pytest.fixture
+def start_clocked(start_server, tmp_path):
+    """Starts sound servers, each with a wall clock of its own as `clock`."""
+    library, number = wall_clock.build(tmp_path), iter(range(100))
+
+    def start(*options, **more):
+        clock = wall_clock.WallClock(library, tmp_path / f"clock{next(number)}")
+        server = start_server(*options, *SOUND, environment=clock.environment, **more)
+        server.clock = clock
+        return server
+
+    return start
+
+
+def one_server(start_clocked, start_server):
+    server = start_clocked()
+    return server, f"redis://127.0.0.1:{server.port}"
+
+
+def under_sentinel(start_clocked, start_server):
+    server = start_clocked(*AT_ONCE)
+    is_linked(start_clocked(*AT_ONCE, "--replicaof", "127.0.0.1", server.port))
+    (sentinel,) = watched(start_server, server.port, replicas=1, sentinels=1)
+    return server, f"redis+sentinel://127.0.0.1:{sentinel.port}/{GROUP}"
+
+
+def in_a_cluster(start_clocked, start_server):
+    cluster = Cluster(start_clocked)
+    return cluster.nodes[0], f"redis+cluster://127.0.0.1:{cluster.nodes[1].port}"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("place", [one_server, under_sentinel, in_a_cluster])
+def test_each_misconfiguration_is_found(start_clocked, start_server, examine, place):
+    node, url = place(start_clocked, start_server)
+    sound = levels(examine(0, url=url)[1])
+    for check, level, apply in MISCONFIGURATIONS:
+        undo = apply(node)
+        code, found = examine(0, url=url)
+        rows = [row for row in found[check] if row["level"] == level and row["advice"] and row["page"]]
+        assert rows and code >= {"warning": 1, "error": 2}[level], (check, apply, found)
+        if callable(undo):
+            undo()
+        repair(node)
+        assert levels(examine(0, url=url)[1]) == sound, "what was found is repaired"
+
+
+# Faults that no setting makes.
+
+
+class Rewriting(Proxy):
+    """Replaces a text in what a server says by another one, which is as long."""
+
+    def __init__(self, port, old, new):
+        assert len(old) == len(new)
+        self.old, self.new = old.encode(), new.encode()
+        super().__init__(port)
+
+    def _pass(self, way, source, sink):
+        super()._pass(way, Rewriter(source, self.old, self.new) if way == BACK else source, sink)
+
+
+class Rewriter:
+    """A socket whose bytes are changed as they are read."""
+
+    def __init__(self, source, old, new):
+        self.source, self.old, self.new = source, old, new
+
+    def recv(self, size):
+        data = self.source.recv(size)
+        while any(data.endswith(self.old[:length]) for length in range(3, len(self.old))):
+            data += self.source.recv(size)  # the rest of the text, which may not be cut in two
+        return data.replace(self.old, self.new)
+
+    def __getattr__(self, name):
+        return getattr(self.source, name)
+
+
+class Slow(Proxy):
+    """Delays what a server says, now and then."""
+
+    def _pass(self, way, source, sink):
+        super()._pass(way, Late(source) if way == BACK else source, sink)
+
+
+class Late:
+    """A socket that is slow each tenth time."""
+
+    def __init__(self, source):
+        self.source, self.count = source, 0
+
+    def recv(self, size):
+        data, self.count = self.source.recv(size), self.count + 1
+        time.sleep(0.2 if self.count % 10 == 0 else 0)
+        return data
+
+    def __getattr__(self, name):
+        return getattr(self.source, name)
+
+
+class Several(Proxy):
+    """Leads to several servers in turn."""
+
+    def __init__(self, *ports):
+        self.ports = itertools.cycle(ports)
+        super().__init__(ports[0])
+
+    def _join(self, client):
+        self.target = next(self.ports)
+        super()._join(client)
+
+
+@pytest.fixture
+def door():
+    """Makes doors that are closed at the end."""
+    made = []
+
+    def make(kind, *words):
+        made.append(kind(*words))
+        return made[-1].port
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def version_of(server):
+    info = server.info("server")
+    return f"{'valkey' if IS_VALKEY else 'redis'}_version:{info['valkey_version' if IS_VALKEY else 'redis_version']}"
+
+
+def test_server_with_a_known_bug_is_found(start_server, examine, door):
+    server = start_server(*SOUND)
+    real = version_of(server)
+    for version, strings, level in (("redis 7.2", "no", "warning"), ("valkey 8.1", "yes", "warning"), ("redis 9.9", "no", "ok")):
+        kind, number = version.split()
+        settings(redislock__legacy_strings=strings)(server)
+        text = f"{kind}_version:{number}."
+        port = door(Rewriting, server.port, real, text + "9" * (len(real) - len(text)))
+        (row,) = examine(port)[1]["server"]
+        assert row["level"] == level and number in row["text"], row
+        assert ("not tested on" in row["text"]) == (version == "redis 9.9")
+
+
+def replica_behind(start_server, primary, door, old, new):
+    """A replica that the primary's clients reach by a door that rewrites what it says."""
+    replica = start_server(*SOUND, *AT_ONCE)
+    port = door(Rewriting, replica.port, old, new)
+    replica.admin("CONFIG", "SET", "replica-announce-port", port)
+    replica.admin("REPLICAOF", "127.0.0.1", primary.port)
+    is_linked(replica)
+
+
+def test_replica_without_the_module_is_found_by_its_primary(start_server, examine, door):
+    server = start_server(*SOUND, *AT_ONCE)
+    replica_behind(start_server, server, door, "redislock_version", "otherlock_version")
+    code, found = examine(server.port)
+    assert code == 2 and worst_of(found, "module") == "error" and "no module" in found["module"][0]["text"]
+
+
+def test_several_versions_of_the_module_are_found(start_server, examine, door):
+    server = start_server(*SOUND, *AT_ONCE)
+    version = server.info("redislock")["redislock_version"]
+    old = f"redislock_version:{version}"
+    replica_behind(start_server, server, door, old, "redislock_version:" + "9" * len(version))
+    code, found = examine(server.port)
+    assert code == 1 and worst_of(found, "module") == "warning" and "several versions" in found["module"][0]["text"]
+
+
+def test_address_that_leads_to_several_servers_or_to_a_replica_is_found(start_server, examine, door):
+    server, other = start_server(*SOUND), start_server(*SOUND)
+    code, found = examine(door(Several, server.port, other.port))
+    assert code == 2 and "2 servers" in found["address"][0]["text"]
+    other.admin("REPLICAOF", "127.0.0.1", server.port)
+    is_linked(other)
+    code, found = examine(other.port)
+    assert code == 2 and "is a replica" in found["address"][0]["text"]
+
+
+def test_slow_round_trips_are_found(start_server, examine, door):
+    server = start_server(*SOUND)
+    port = door(Slow, server.port)
+    assert worst_of(examine(port, "--lease", "3s")[1], "round-trips") == "warning"
+
+
+def test_server_that_hangs_is_found(start_server, examine):
+    server = start_server(*SOUND)
+    server.process.send_signal(signal.SIGSTOP)
+    code, found = examine(server.port)
+    server.process.send_signal(signal.SIGCONT)
+    assert code == 2 and "does not answer" in found["module"][0]["text"]
+
+
+def test_replicas_that_confirm_needs_are_counted(start_server, examine):
+    confirming = ["quarantine", "30000", "group-size", "2", "confirm", "all"]
+    server = start_server(*SOUND, *AT_ONCE, module_arguments=confirming)
+    (row,) = examine(server.port)[1]["confirm"]
+    assert row["level"] == "error" and "lacks 1 replicas" in row["text"]
+    replicas = [start_server(*SOUND, *AT_ONCE, module_arguments=confirming) for _ in range(2)]
+    for replica, level in zip(replicas, ("ok", "error"), strict=True):
+        replica.admin("REPLICAOF", "127.0.0.1", server.port)
+        is_linked(replica)
+        eventually(lambda level=level: worst_of(examine(server.port)[1], "confirm") == level, f"it is {level}", limit=60)
+    assert "more replicas" in examine(server.port)[1]["confirm"][0]["text"]
+
+
+def test_tokens_ahead_of_the_clock_are_found(start_clocked, examine):
+    server = start_clocked()
+    server.clock.set_ahead(60)
+    server.admin("LOCK.ACQUIRE", "k", "ann", "PX", 1000)
+    server.clock.set_ahead(0)
+    (row,) = examine(server.port)[1]["clocks"]
+    assert row["level"] == "warning" and "ahead of its clock" in row["text"]
+
+
+def test_active_check_fails_where_a_lock_cannot_be_taken(start_server, examine):
+    server = start_server(*SOUND, module_arguments=["quarantine", "60000"])
+    (row,) = examine(server.port, "--active")[1]["active"]
+    assert row["level"] == "error" and "QUARANTINE" in row["text"]
+
+
+def test_every_check_of_the_page_has_a_fault_in_these_tests():
+    page = (ROOT / "docs" / "TOOL.md").read_text().split("## redislock doctor")[1].split("\n## ")[0]
+    listed = set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE))
+    text = Path(__file__).read_text().split("def test_setting_that_harms")[1]
+    asserted = set(re.findall(r'\)\[1\]\["([a-z-]+)"\]|found, "([a-z-]+)"\) ==|\[1\], "([a-z-]+)"\) ==|found\["([a-z-]+)"\]', text))
+    tried = {check for check, _, _ in MISCONFIGURATIONS} | {name for names in asserted for name in names}
+    assert listed and listed <= tried, listed - tried
+
+
+def test_every_page_that_doctor_names_is_there():
+    sources = (ROOT / "tool" / "src" / "doctor").glob("*.rs")
+    pages = {page for path in sources for page in re.findall(r'"((?:docs/)?[A-Z]+\.md(?:#[a-z-]+)?)"', path.read_text())}
+    assert len(pages) > 8
+    for page in pages:
+        path, _, anchor = page.partition("#")
+        heads = re.findall(r"^#+ (.*)", (ROOT / path).read_text(), re.MULTILINE)
+        anchors = {re.sub(r"[^a-z0-9 -]", "", head.lower()).replace(" ", "-") for head in heads}
+        assert not anchor or anchor in anchors, page

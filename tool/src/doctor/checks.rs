@@ -7,7 +7,7 @@ use redislock_client::redis::Value;
 
 use super::Level::{Error, Warning};
 use super::facts::{Facts, Known};
-use super::{Finding, Level};
+use super::{Finding, Level, versions};
 use crate::options::Doctor;
 use crate::values::shown;
 
@@ -22,12 +22,15 @@ const FAILOVER: &str = "docs/GUARANTEES.md#failover";
 const QUARANTINE: &str = "docs/GUARANTEES.md#with-a-quarantine";
 const CONFIRM: &str = "docs/GUARANTEES.md#with-confirmations";
 const RESTARTS: &str = "docs/GUARANTEES.md#restarts";
+const RENAMED: &str = "docs/OPERATIONS.md#renamed-commands";
 const SETTINGS: &str = "redis.conf.example";
 const SECURITY: &str = "SECURITY.md";
 const TIME: &str = "docs/GUARANTEES.md#time";
 
 pub fn all(known: &mut Known, options: &Doctor) -> Vec<Finding> {
-    let mut found = vec![module(known), settings(known)];
+    let mut found = vec![module(known)];
+    found.extend(known.nodes.iter().map(versions::server));
+    found.push(settings(known));
     found.extend(primaries(known).map(eviction));
     found.extend(primaries(known).map(confirmed));
     found.extend(primaries(known).map(|node| quarantine(node, options)));
@@ -36,7 +39,7 @@ pub fn all(known: &mut Known, options: &Doctor) -> Vec<Finding> {
         known.nodes.iter_mut().filter(|node| node.is_primary).map(|node| rights(node, &options.prefix)),
     );
     found.extend(primaries(known).map(limits));
-    found.extend(known.down_after_ms.map(|down_after_ms| sentinel(down_after_ms, options.lease)));
+    found.extend(known.down_after_ms.map(|down_after_ms| sentinel(down_after_ms, options)));
     found.extend(primaries(known).map(|node| round_trips(node, options.lease)));
     found.extend(known.nodes.iter().map(one_server));
     found.extend(known.nodes.iter_mut().filter(|node| node.is_primary).map(renamed));
@@ -152,6 +155,11 @@ fn quarantine(node: &Facts, options: &Doctor) -> Finding {
     else {
         return Finding::skipped(CHECK, "this user may not run CONFIG GET");
     };
+    if node.setting("redislock.leaving") == Some("yes") {
+        let advice = ("Set it to no, or wait for the end of the removal", "docs/OPERATIONS.md#uninstall");
+        let text = format!("{} grants no lock any more (redislock.leaving yes)", node.address);
+        return Finding::new(Error, CHECK, text, advice);
+    }
     let bound = Duration::from_millis(if quarantine > 0 { quarantine.min(most) } else { most });
     for (option, asked) in [("--lease", options.lease), ("--min-hold", options.min_hold)] {
         if asked > bound {
@@ -267,12 +275,18 @@ fn limits(node: &Facts) -> Finding {
     Finding::ok(CHECK, format!("{address} has room, and cuts no idle connection"))
 }
 
-fn sentinel(down_after_ms: u64, lease: Duration) -> Finding {
+/// A failover begins after `down-after-milliseconds`. A lease is renewed at its third, and no server answers meanwhile.
+fn sentinel(down_after_ms: u64, options: &Doctor) -> Finding {
     const CHECK: &str = "sentinel";
-    let (down_after, third) = (Duration::from_millis(down_after_ms), lease / 3);
+    let (down_after, third) = (Duration::from_millis(down_after_ms), options.lease / 3);
     let text = format!("down-after-milliseconds is {}", shown(down_after));
     if down_after > third {
         let advice = ("Lower it below a third of the lease, or each failover ends all commands", FAILOVER);
+        return Finding::new(Warning, CHECK, text, advice);
+    }
+    if down_after >= options.server_timeout {
+        let text = format!("{text}, and the clients' server_timeout {}", shown(options.server_timeout));
+        let advice = ("Lower it, or each failover ends all waits without an end", FAILOVER);
         return Finding::new(Warning, CHECK, text, advice);
     }
     Finding::ok(CHECK, text)
@@ -280,7 +294,7 @@ fn sentinel(down_after_ms: u64, lease: Duration) -> Finding {
 
 fn round_trips(node: &Facts, lease: Duration) -> Finding {
     const CHECK: &str = "round-trips";
-    let text = format!("p99 to {} is {}", node.address, humantime::format_duration(node.round_trip));
+    let text = format!("p99 to {} is {:.1} ms", node.address, node.round_trip.as_secs_f64() * 1000.0);
     if node.round_trip > lease / 30 {
         let advice = ("Take a longer lease, or a server that is nearer", "docs/TOOL.md");
         return Finding::new(Warning, CHECK, text + ", above a thirtieth of the lease", advice);
@@ -288,9 +302,14 @@ fn round_trips(node: &Facts, lease: Duration) -> Finding {
     Finding::ok(CHECK, text)
 }
 
-/// One address, one server: behind a proxy or a moving address there may be several.
+/// One address, one server: behind a proxy or a moving address there may be several, or a replica.
 fn one_server(node: &Facts) -> Finding {
     const CHECK: &str = "address";
+    if node.is_primary && node.field("role") == Some("slave") {
+        let advice = ("Name its primary, or use a URL of Sentinel", FAILOVER);
+        let text = format!("{} is a replica, which grants nothing", node.address);
+        return Finding::new(Error, CHECK, text, advice);
+    }
     match node.run_ids.len() {
         0 => Finding::skipped(CHECK, "INFO shows no run_id"),
         1 => Finding::ok(CHECK, format!("{} leads to one server", node.address)),
@@ -303,10 +322,15 @@ fn one_server(node: &Facts) -> Finding {
 
 fn renamed(node: &mut Facts) -> Finding {
     const CHECK: &str = "commands";
-    let names = ["SCAN", "DEL", "CLIENT", "INFO", "DBSIZE", "TIME"];
+    const LOST: (&str, &str) = ("Restrict commands by ACL rules, not by rename-command", RENAMED);
+    let names = ["SCAN", "DEL", "CLIENT", "CONFIG", "INFO", "DBSIZE", "TIME", "MODULE", "ROLE", "REPLCONF"];
     let words: Vec<&str> = ["COMMAND", "INFO"].into_iter().chain(names).collect();
-    let Ok(Value::Array(found)) = node.node.words(&words) else {
-        return Finding::skipped(CHECK, "this user may not run COMMAND INFO");
+    let found = match node.node.words(&words) {
+        Ok(Value::Array(found)) => found,
+        Err(refusal) if refusal.text().to_ascii_lowercase().contains("unknown command") => {
+            return Finding::new(Warning, CHECK, format!("{} lacks COMMAND", node.address), LOST);
+        }
+        _ => return Finding::skipped(CHECK, "this user may not run COMMAND INFO"),
     };
     let missing = |found: &Value| match found {
         Value::Nil => true,
@@ -318,8 +342,7 @@ fn renamed(node: &mut Facts) -> Finding {
     if lacking.is_empty() {
         return Finding::ok(CHECK, format!("{} knows all commands by their names", node.address));
     }
-    let advice = ("Restrict commands by ACL rules, not by rename-command", SECURITY);
-    Finding::new(Warning, CHECK, format!("{} lacks {}", node.address, lacking.join(", ")), advice)
+    Finding::new(Warning, CHECK, format!("{} lacks {}", node.address, lacking.join(", ")), LOST)
 }
 
 fn clocks(known: &Known) -> Finding {

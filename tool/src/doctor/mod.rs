@@ -3,6 +3,7 @@
 mod active;
 mod checks;
 mod facts;
+mod versions;
 
 use serde_json::json;
 
