@@ -22,9 +22,9 @@ from chaos.report import as_json, as_markdown, is_good, summed, too_little
 from chaos.run import TOPOLOGIES
 from chaos.single import ALWAYS, EVERYSEC, Single
 from chaos.topology import idle_at
+from checkers import Break, Request
+from checkers.many import never_broken
 from harness import wall_clock
-from harness.checker import Break, Request
-from harness.checker.many import never_broken
 from harness.group import freeze
 from harness.limits import VALGRIND, eventually
 from harness.replies import module_info
@@ -132,7 +132,7 @@ def test_what_was_refused_is_not_counted_as_made():
 
 def test_all_lasting_faults_are_ended():
     scenery = Scenery("a", "b")
-    injector = Injector(scenery, iter([fault("cut", 0, 0.1), fault("cut", 1, 0.2), fault("flush")]))
+    injector = Injector(scenery, iter([fault("cut", 0, 0.1), fault("cut", 1, 2.0), fault("flush")]))
     injector.run(0.0)
     assert scenery.log == [("cut", "a"), ("cut", "b"), ("over", "a"), ("flush", "a"), ("over", "b")], "two at a time"
     assert injector.active == []

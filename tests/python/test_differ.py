@@ -2,8 +2,12 @@
 
 import pytest
 
-from differ import judges
-from differ.look import NOTHING, NOW, TOTALS, Place, View
+from checkers.answers import misanswered
+from checkers.counts import miscounted, unbalanced
+from checkers.events import can_lead, disordered, overwritten
+from checkers.liveness import idle
+from checkers.replication import differing
+from checkers.view import NOTHING, NOW, TOTALS, Place, View
 from differ.play import Request, shown, unanswered
 from differ.run import CROWDED, Differ, Found, told, without_crowds
 from differ.script import LONG_MS, NAMES, Author, Step
@@ -53,7 +57,7 @@ def view(places=None, digest="0", **info):
 def test_equal_copies_do_not_differ():
     # G13
     older = view({A: lock(hold("o1", left=599_000), ttl=30_000)})
-    assert judges.differing(view({A: lock(hold("o1"), ttl=31_000)}), {"a copy": older}) == []
+    assert differing(view({A: lock(hold("o1"), ttl=31_000)}), {"a copy": older}) == []
 
 
 @pytest.mark.parametrize("other", [
@@ -70,14 +74,14 @@ def test_equal_copies_do_not_differ():
 ])  # fmt: skip
 def test_copies_that_differ_are_seen(other):
     # G13
-    found = judges.differing(view({A: lock(hold("o1"), ttl=30_000)}), {"a copy": view({A: other})})
+    found = differing(view({A: lock(hold("o1"), ttl=30_000)}), {"a copy": view({A: other})})
     assert found and found[0].startswith("differs: a copy: (0, 'a')"), found
 
 
 def test_digests_and_counts_of_copies_are_compared():
     # G13, G15
-    assert judges.differing(view(), {"a copy": view(digest="1")}) == ["differs: a copy: the digests"]
-    assert judges.differing(view(), {"a copy": view(holds=1)}) == ["differs: a copy: INFO counts 1 holds, not 0"]
+    assert differing(view(), {"a copy": view(digest="1")}) == ["differs: a copy: the digests"]
+    assert differing(view(), {"a copy": view(holds=1)}) == ["differs: a copy: INFO counts 1 holds, not 0"]
 
 
 # Events
@@ -104,7 +108,7 @@ def events(text, place=A):
 ])  # fmt: skip
 def test_lives_that_a_lock_can_have(start, text, end):
     # G15
-    assert judges.can_lead(start, end, [event for _, event in events(text)])
+    assert can_lead(start, end, [event for _, event in events(text)])
 
 
 @pytest.mark.parametrize("start, text, end", [
@@ -121,27 +125,27 @@ def test_lives_that_a_lock_can_have(start, text, end):
 def test_lives_that_no_lock_can_have(start, text, end):
     # G15
     before, after = ({A: lock(*(hold(f"o{n}") for n in range(number)))} for number in (start, end))
-    found = judges.disordered(view(before), view(after), [(None, "FLUSHALL"), *events(text)])
+    found = disordered(view(before), view(after), [(None, "FLUSHALL"), *events(text)])
     assert len(found) == 1 and found[0].startswith("events: (0, 'a')"), found
-    assert judges.disordered(view(), view(), events("acquired released", B)) == []
+    assert disordered(view(), view(), events("acquired released", B)) == []
 
 
 def test_a_grant_over_a_written_value_is_seen():
     # CONTRACT 5
     written = view({A: Place("string", -1)})
-    assert judges.overwritten(written, [(A, "set")]) == []
-    assert judges.overwritten(view({A: lock(hold("o"))}), [(A, "set"), (A, "del"), (A, "lock.acquired")]) == []
-    assert judges.overwritten(view(), [(A, "set"), (None, "FLUSHALL")]) == []
-    assert judges.overwritten(view({A: lock(hold("o"))}), [(A, "set"), (A, "lock.acquired")]) != []
-    assert judges.overwritten(view(), [(A, "set")]) == [f"overwritten: {A}: what was written is gone"]
+    assert overwritten(written, [(A, "set")]) == []
+    assert overwritten(view({A: lock(hold("o"))}), [(A, "set"), (A, "del"), (A, "lock.acquired")]) == []
+    assert overwritten(view(), [(A, "set"), (None, "FLUSHALL")]) == []
+    assert overwritten(view({A: lock(hold("o"))}), [(A, "set"), (A, "lock.acquired")]) != []
+    assert overwritten(view(), [(A, "set")]) == [f"overwritten: {A}: what was written is gone"]
 
 
 def test_a_grant_published_late_is_not_taken_for_one_over_a_written_value():
     # G15: a key goes in a script, a lock is taken there, and somebody writes over it, all in one turn of the server
     late = [(A, "del"), (A, "set"), *events("broken acquired broken")]
-    assert judges.overwritten(view({A: Place("string", -1)}), late) == []
-    assert judges.overwritten(view({A: lock(hold("o"))}), late[:-1]) != []
-    assert judges.overwritten(view(), [*late[:-1], (A, "del"), late[-1]]) != []
+    assert overwritten(view({A: Place("string", -1)}), late) == []
+    assert overwritten(view({A: lock(hold("o"))}), late[:-1]) != []
+    assert overwritten(view(), [*late[:-1], (A, "del"), late[-1]]) != []
 
 
 # Counts
@@ -150,29 +154,29 @@ def test_a_grant_published_late_is_not_taken_for_one_over_a_written_value():
 def test_info_and_heldby_agree_with_lock_info():
     # G15
     seen = view({A: lock(hold("o1"), queue=[waiter("o2")]), B: lock(hold("o1"))})
-    assert judges.miscounted(seen) == []
+    assert miscounted(seen) == []
     for name in NOW:
-        assert judges.miscounted(seen._replace(info=seen.info | {name: 7})) != []
-    assert judges.miscounted(seen._replace(held_by=seen.held_by | {"o1": []})) != []
-    assert judges.miscounted(seen._replace(held_by=seen.held_by | {"o9": [("a", "held", "shared", 3)]})) != []
+        assert miscounted(seen._replace(info=seen.info | {name: 7})) != []
+    assert miscounted(seen._replace(held_by=seen.held_by | {"o1": []})) != []
+    assert miscounted(seen._replace(held_by=seen.held_by | {"o9": [("a", "held", "shared", 3)]})) != []
 
 
 def test_the_key_of_an_empty_lock_may_count_as_a_lock():
     empty = {A: Place("redislock", -1)}
-    assert judges.miscounted(view(empty)) == judges.miscounted(view(empty, locks=1)) == []
-    assert judges.miscounted(view(locks=1)) != []
+    assert miscounted(view(empty)) == miscounted(view(empty, locks=1)) == []
+    assert miscounted(view(locks=1)) != []
 
 
 def test_counters_move_by_what_is_published():
     # G15
     before, one = view(), {A: lock(hold("o"))}
-    assert judges.unbalanced(before, view(one, grants=1), events("acquired")) == []
-    assert judges.unbalanced(before, view(one, grants=2), events("acquired")) != []
-    assert judges.unbalanced(before, view(one), []) != [], "nobody was granted what is held"
-    assert judges.unbalanced(before, view(one), events("restore")) == [], "but by a RESTORE"
-    assert judges.unbalanced(view(one), view(), []) != [], "broken in silence"
-    assert judges.unbalanced(view(one), view(broken=1), []) != [], "and not published"
-    assert judges.unbalanced(view(one), view(broken=1), events("broken")) == []
+    assert unbalanced(before, view(one, grants=1), events("acquired")) == []
+    assert unbalanced(before, view(one, grants=2), events("acquired")) != []
+    assert unbalanced(before, view(one), []) != [], "nobody was granted what is held"
+    assert unbalanced(before, view(one), events("restore")) == [], "but by a RESTORE"
+    assert unbalanced(view(one), view(), []) != [], "broken in silence"
+    assert unbalanced(view(one), view(broken=1), []) != [], "and not published"
+    assert unbalanced(view(one), view(broken=1), events("broken")) == []
 
 
 # Waiting
@@ -195,7 +199,7 @@ READ = lock(hold("h"), kind="shared", queue=[waiter("w"), waiter("r", "shared", 
 ])  # fmt: skip
 def test_a_waiter_for_a_free_lock_is_seen(place):
     # G6
-    assert len(judges.idle(view({A: place}), MOST)) == 1
+    assert len(idle(view({A: place}), MOST)) == 1
 
 
 @pytest.mark.parametrize("place", [
@@ -211,20 +215,20 @@ def test_a_waiter_for_a_free_lock_is_seen(place):
 ])  # fmt: skip
 def test_a_waiter_that_has_to_wait_is_no_fault(place):
     # G5
-    assert judges.idle(view({A: place}), MOST) == []
+    assert idle(view({A: place}), MOST) == []
 
 
 def test_a_reader_beyond_max_holders_has_to_wait():
     place = lock(hold("h"), hold("i"), kind="shared", queue=[waiter("r", "shared")])
-    assert judges.idle(view({A: place}), 2) == [] and judges.idle(view({A: place}), 3) != []
+    assert idle(view({A: place}), 2) == [] and idle(view({A: place}), 3) != []
 
 
 def test_a_request_for_several_needs_all_of_them():
     # G12
     party = waiter("p", client=5)
-    assert judges.idle(view({A: lock(queue=[party]), B: lock(queue=[party])}), MOST) != []
-    assert judges.idle(view({A: lock(queue=[party]), B: lock(hold("h"), queue=[party])}), MOST) == []
-    assert judges.idle(view({A: lock(queue=[party]), B: lock(queue=[queued("q"), party])}), MOST) == []
+    assert idle(view({A: lock(queue=[party]), B: lock(queue=[party])}), MOST) != []
+    assert idle(view({A: lock(queue=[party]), B: lock(hold("h"), queue=[party])}), MOST) == []
+    assert idle(view({A: lock(queue=[party]), B: lock(queue=[queued("q"), party])}), MOST) == []
 
 
 # Answers
@@ -243,14 +247,14 @@ def test_a_place_that_is_lost_to_a_refused_request_is_seen():
     older = request("LOCK.ACQUIRE a o1 PX 9 BLOCK 0", TAKEN_OVER)
     refused = request("LOCK.ACQUIRE a o1 PX 9 BLOCK 0", FULL)
     several = request("LOCK.MACQUIRE 2 a b o1 PX 9 BLOCK 0", ServerError("DEADLOCK this wait would never end"))
-    assert judges.misanswered([older, refused]) != [] and judges.misanswered([older, several]) != []
-    assert judges.misanswered([older]) != []
+    assert misanswered([older, refused]) != [] and misanswered([older, several]) != []
+    assert misanswered([older]) != []
     for newer in ("LOCK.ACQUIRE a o1 PX 9 BLOCK 0", "LOCK.MACQUIRE 2 b a o1 PX 9", "EXEC"):
-        assert judges.misanswered([older, refused, request(newer, 7)]) == []
+        assert misanswered([older, refused, request(newer, 7)]) == []
     minted = request("LOCK.ACQUIRE a * PX 9 BLOCK 0", TAKEN_OVER)
-    assert judges.misanswered([minted, request("LOCK.ACQUIRE a 0c32 PX 9", 7)]) == []
+    assert misanswered([minted, request("LOCK.ACQUIRE a 0c32 PX 9", 7)]) == []
     for other in ("LOCK.ACQUIRE a o2 PX 9", "LOCK.ACQUIRE b o1 PX 9", "GET a"):
-        assert judges.misanswered([older, request(other, 7)]) != []
+        assert misanswered([older, request(other, 7)]) != []
 
 
 def test_requests_without_an_answer_are_seen():

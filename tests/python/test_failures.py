@@ -7,7 +7,7 @@ is asked. With `local` it takes a dead old primary; what happens otherwise is sh
 
 import pytest
 
-from harness.checker import MANY, faults
+from checkers import MANY, faults
 from harness.group import freeze, is_primary, thaw
 from harness.limits import VALGRIND, eventually
 from harness.proxy import BACK, ONWARD

@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
-from harness.checker import faults, keep
-from harness.checker.evidence import Evidence
+from checkers import faults, keep
+from checkers.evidence import Evidence
 from harness.contention import run_clients as contend
 from harness.kinds import count
 from harness.limits import SLOW_FACTOR, SOON_SECONDS, VALGRIND, eventually

@@ -6,8 +6,8 @@ files in test_history_checker_files.py. Histories of real servers are in test_hi
 
 from math import inf
 
-from harness.checker import LOST, Request, Seen, faults
-from harness.checker.evidence import Evidence
+from checkers import LOST, Request, Seen, faults
+from checkers.evidence import Evidence
 
 
 def ask(command, lock, owner, sent, answered, reply=None, **known):

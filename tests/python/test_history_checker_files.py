@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.checker import LOST, MANY, UNANSWERED, Request, Seen, keep
-from harness.checker.__main__ import main
-from harness.checker.journal import NotAHistory, read, write
+from checkers import LOST, MANY, UNANSWERED, Request, Seen, keep
+from checkers.__main__ import main
+from checkers.journal import NotAHistory, read, write
 from harness.server import ROOT
 
 PAGE = ROOT / "docs" / "HISTORY_CHECKER.md"

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from harness.checker import LOST, UNANSWERED, Request, faults
+from checkers import LOST, UNANSWERED, Request, faults
 from test_history_checker import acquire, ask, close, delete, info, only_fault, permit, release, several, shared
 
 

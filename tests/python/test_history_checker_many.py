@@ -1,7 +1,7 @@
 """The checker of histories of many servers: each fault, put into a history by hand, must be found."""
 
-from harness.checker import MANY, Break, Request, faults
-from harness.checker.many import certain_spans, double_holders, token_faults
+from checkers import MANY, Break, Request, faults
+from checkers.many import certain_spans, double_holders, token_faults
 
 
 def acquire(owner, sent, answered, token, lease=1.0, kind="acquire", lock="door", error=""):

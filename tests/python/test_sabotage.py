@@ -13,8 +13,8 @@ from itertools import count
 
 import pytest
 
+from checkers import faults, keep
 from differ.run import Differ
-from harness.checker import faults, keep
 from harness.group import Group
 from harness.limits import SOON_SECONDS
 from harness.mixture import run_clients

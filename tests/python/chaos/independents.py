@@ -16,9 +16,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from harness.independent import Diary, Redlock, now
+from harness.limits import SOON_SECONDS
 from harness.proxy import Proxy
 from harness.roamers import LEASES_MS
-from harness.limits import SOON_SECONDS
 
 from .faults import REWRITING, WITH_FILE, WITHOUT_FILE
 from .topology import KEPT, LOCKS, QUARANTINE_MS, Topology

@@ -6,9 +6,10 @@
 import time
 from contextlib import ExitStack
 
-from differ.judges import idle
-from differ.look import View, place_of
-from harness.checker import Break
+from checkers import Break
+from checkers.liveness import idle
+from checkers.view import View
+from differ.look import place_of
 from harness.limits import eventually
 from harness.replies import module_info
 from harness.roamers import LEASE_MS_MAX, Load

@@ -4,12 +4,11 @@
     script.py   which steps there are, and how a round's are drawn from its seed
     play.py     plays the steps: several connections, one step at a time
     group.py    the servers: a chain of three, changes of roles, and servers that load the primary's files
-    look.py     what one server shows of all its locks at one moment
-    judges.py   what may not have been seen; pure functions, with no server and no constant of the module
+    look.py     asks a server for all that it shows of its locks
     shrink.py   looks for fewer steps that show the same fault
 
 A round begins with empty servers. It is some tens of steps, and every few of them a rest: the servers come to be
-quiet, and all judges are asked. What chance draws is all there is: no step of a script is made for a bug.
+quiet, and the checkers of views are asked (`checkers`). What chance draws is all there is: no step of a script is made for a bug.
 
     PYTHONPATH=tests/python python -m differ --seconds 60 --seed 7
 """

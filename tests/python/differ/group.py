@@ -4,11 +4,11 @@ import random
 import shutil
 import time
 
+from checkers.replication import differing
 from harness.limits import SLOW_FACTOR, eventually
 from harness.replicas import AT_ONCE, is_linked
 from harness.server import Server
 
-from .judges import differing
 from .look import Eye
 from .script import DBS
 

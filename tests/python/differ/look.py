@@ -1,60 +1,12 @@
-"""What one server shows of all its locks at one moment."""
+"""Asks a server for all that it shows of its locks at one moment."""
 
-from typing import NamedTuple
-
+from checkers.view import NOW, TOTALS, Place, View
 from harness.kinds import held_by
 from harness.replies import as_map
 from harness.server import parse_info
 from harness.wire import Closed, ServerError
 
 from .script import DBS, NAMES, OWNERS
-
-#: What INFO counts: how much there is now, and what happened.
-NOW = ("locks", "holds", "waiters")
-TOTALS = ("grants", "releases", "expirations", "broken")
-
-
-class Place(NamedTuple):
-    """A name in a database: its type, its time to live, and what LOCK.INFO FULL lists."""
-
-    type: str
-    ttl: int
-    kind: str | None = None
-    limit: int | None = None
-    holders: tuple = ()
-    queue: tuple = ()
-
-
-NOTHING = Place("none", -2)
-
-
-class View(NamedTuple):
-    """All of it."""
-
-    places: dict
-    info: dict
-    held_by: dict
-    digest: str
-
-    def holders(self):
-        """Every hold, as (db, name) and a map."""
-        return [(place, hold) for place, seen in self.places.items() for hold in seen.holders]
-
-    def waiters(self):
-        """Everybody in a line, as (db, name) and a map."""
-        return [(place, waiter) for place, seen in self.places.items() for waiter in seen.queue]
-
-    def is_like(self, other):
-        """Whether nothing but time has passed between the two."""
-        return outline(self) == outline(other)
-
-
-def outline(view):
-    """A view without what only ages."""
-    holds = [(place, hold["owner"], hold["token"], hold["count"]) for place, hold in view.holders()]
-    waiters = [(place, waiter["owner"], waiter["state"]) for place, waiter in view.waiters()]
-    kinds = {place: (seen.type, seen.kind, seen.ttl >= 0) for place, seen in view.places.items()}
-    return view.digest, holds, waiters, kinds, view.held_by, [view.info[name] for name in NOW + TOTALS]
 
 
 class Eye:

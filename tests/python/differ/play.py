@@ -3,14 +3,18 @@
 import time
 from dataclasses import dataclass
 
+from checkers.answers import misanswered
+from checkers.counts import miscounted, unbalanced
+from checkers.events import disordered, overwritten
+from checkers.liveness import idle
+from checkers.replication import differences
+from checkers.view import View
 from harness.error_codes import CODES
 from harness.kinds import gone
 from harness.limits import SLOW_FACTOR, SOON_SECONDS, eventually
 from harness.wire import Closed, ServerError, encode
 
-from . import judges
-from .look import View
-from .script import CLIENTS, DBS, LOCKS, NAMES, SETTINGS, SHORT_MS, Author
+from .script import CLIENTS, SETTINGS, SHORT_MS, Author
 
 #: How long a client that could be granted may wait once nothing happens any more: whatever `hz` is.
 BOUND_SECONDS = 0.25 * SLOW_FACTOR
@@ -363,7 +367,7 @@ class Player:
         self.faults += [
             f"differs: after {text}: {line}"
             for place, seen in before.places.items()
-            for line in judges.differences(seen, kept.places[place], place)
+            for line in differences(seen, kept.places[place], place)
         ]
         self.before = after
         self.listens()
@@ -411,7 +415,7 @@ class Player:
         return seen[-1]
 
     def rest(self, _step):
-        """Lets the servers come to rest, and asks all judges."""
+        """Lets the servers come to rest, and asks all checkers."""
         self.rests += 1
         self.admin("CLIENT", "UNPAUSE")
         self.paused_until = 0.0
@@ -419,9 +423,9 @@ class Player:
             self.faults += idle
             return
         after, events, found = self.settled()
-        self.faults += found + judges.overwritten(after, events)
+        self.faults += found + overwritten(after, events)
         self.faults += self.chain.faults(after)
-        self.faults += judges.misanswered(self.requests)
+        self.faults += misanswered(self.requests)
         self.faults += unanswered(self.clients.values(), after)
         if self.faults:
             heard = [f"{place[0]}:{place[1]} {event}" if place else event for place, event in events]
@@ -435,7 +439,7 @@ class Player:
         eye = self.chain.eyes[self.chain.primary]
         most = int(eye.ask(("CONFIG", "GET", "redislock.max-holders"))[0]["redislock.max-holders"])
         deadline = time.monotonic() + BOUND_SECONDS
-        while (found := judges.idle(eye.view(), most)) and time.monotonic() < deadline:
+        while (found := idle(eye.view(), most)) and time.monotonic() < deadline:
             time.sleep(0.005)
         return found
 
@@ -446,8 +450,8 @@ class Player:
             after = self.quiet_view()
             self.drains()
             events += self.heard()
-            found = judges.disordered(self.before, after, events) + judges.unbalanced(self.before, after, events)
-            found += judges.miscounted(after)  # what a flush has ended the server frees on a thread of its own
+            found = disordered(self.before, after, events) + unbalanced(self.before, after, events)
+            found += miscounted(after)  # what a flush has ended the server frees on a thread of its own
             if not found or time.monotonic() > deadline:
                 return after, events, found
             time.sleep(0.01)

@@ -11,7 +11,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from .checker import LOST, Request
+from checkers import LOST, Request
+
 from .together import run_together
 from .wire import Connection
 

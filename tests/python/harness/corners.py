@@ -9,7 +9,8 @@ import select
 import threading
 import time
 
-from .checker.evidence import EXCLUSIVE, Request
+from checkers.evidence import EXCLUSIVE, Request
+
 from .wire import Connection
 
 #: A lease that does not end in a corner, and waits that are long enough to be sure.

@@ -16,7 +16,8 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from .checker import MANY, Request, faults
+from checkers import MANY, Request, faults
+
 from .limits import SOON_SECONDS, eventually
 from .replies import module_info
 from .server import ROOT

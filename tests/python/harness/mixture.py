@@ -1,15 +1,16 @@
 """Clients that use locks of all kinds at random, and write down what they see.
 
 Each turn of a client is a new owner, whose requests follow one another, except where two
-at once are the point. What it writes down is judged by `checker`.
+at once are the point. What it writes down is judged by `checkers`.
 """
 
 import random
 import time
 from math import inf
 
+from checkers.evidence import EXCLUSIVE, LOST, SHARED, UNANSWERED, Request, Seen
+
 from .corners import Corners, Resource
-from .checker.evidence import EXCLUSIVE, LOST, SHARED, UNANSWERED, Request, Seen
 from .replies import as_map
 from .together import run_together
 from .wire import Connection, NoReply, ServerError

@@ -2,14 +2,15 @@
 
 import time
 
-from .checker.evidence import ENDS, Request
+from checkers.evidence import Request
+from checkers.view import ENDS, NOW
+
 from .kinds import count
 from .limits import SLOW_FACTOR
 from .mixture import KINDS
 
 #: What is told of at the end, and what must be nothing.
 COUNTED = ("grants", *ENDS, "timeouts", "deadlocks", "fenced")
-LEFT = ("locks", "holds", "waiters")
 QUIET_SECONDS = 3.0 * SLOW_FACTOR
 LEASE_MS, SHORT_MS = 1000, 5
 
@@ -22,8 +23,8 @@ def counters(cli):
 def last_look(server, before, replica=None, limit=QUIET_SECONDS):
     """Waits a while for the server to be quiet, and tells how it is then."""
     sent, cli = time.monotonic(), server.connect()
-    waits_for(lambda: not any(count(cli, name) for name in LEFT), limit)
-    left = {name: count(cli, name) for name in LEFT}
+    waits_for(lambda: not any(count(cli, name) for name in NOW), limit)
+    left = {name: count(cli, name) for name in NOW}
     counted = {name: number - before[name] for name, number in counters(cli).items()}
     agrees = replica is None or hears_of_an_end(server, cli, replica, limit)
     permits = {lock: take_all_permits(cli, lock, modes[0]) for lock, modes in KINDS.items()}

@@ -3,7 +3,7 @@
 A client of a library asks the server that it was told is the primary. These trust
 nobody: they ask any server as long as it answers, also one that was a primary once, and
 renew and release at another one than granted. What they may rely on is in
-checker/many.py.
+checkers/many.py.
 """
 
 import os
@@ -12,8 +12,9 @@ import threading
 import time
 from collections import Counter
 
-from .checker import MANY, UNANSWERED, Request, faults, keep
-from .checker.many import may_have_begun
+from checkers import MANY, UNANSWERED, Request, faults, keep
+from checkers.many import may_have_begun
+
 from .limits import SLOW_FACTOR, SOON_SECONDS, eventually
 from .wire import Closed, Connection, NoReply, ServerError
 

@@ -70,8 +70,6 @@ class Request(NamedTuple):
 
 
 LOST, UNANSWERED = "LOST", "UNANSWERED"
-#: What INFO counts the ends of holds as.
-ENDS = ("releases", "expirations", "broken")
 
 #: Within this the server has seen what was done to a connection, and has done what follows from it.
 CLOSE_SECONDS = 1.0

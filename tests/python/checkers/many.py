@@ -8,9 +8,9 @@
     G2             if the servers forget nothing, no owner was told 0 before its lease can have ended
     G4             tokens rise over all servers and locks
 
-A request without an answer proves nothing. `verdict` may conclude more: one server carries out requests one by one and
-forgets nothing, so a reply tells of the time before it, too. Here it does not: a server may have lost what it had, and
-one that was promoted answers for what it never heard of.
+A request without an answer proves nothing. Of one server `checkers.faults` concludes more: that one carries out requests
+one by one and forgets nothing, so a reply tells of the time before it, too. Here it does not. A server may have lost
+what it had, and one that was promoted answers for what it never heard of.
 """
 
 from collections import defaultdict
@@ -18,6 +18,7 @@ from math import inf
 from typing import NamedTuple, Optional
 
 from .evidence import LOST, UNANSWERED
+from .tokens import falling_tokens, twice_given
 
 
 def faults(history, breaks=(), limits=None, forgets_nothing=False):
@@ -132,32 +133,6 @@ def first_asks(history):
 def may_have_begun(error):
     """Whether a request for a lock may have begun a hold that its owner was not told of."""
     return error.partition(" ")[0] in MAY_HAVE_BEGUN
-
-
-def twice_given(grants, hold_of):
-    """G4: tokens of two holds."""
-    found, holds = [], {}
-    for grant in grants:
-        first = holds.setdefault(grant.reply, hold_of(grant))
-        if first != hold_of(grant):
-            found.append(f"one token, two holds: {first} and {grant}")
-    return found
-
-
-def falling_tokens(grants, asked=lambda grant: grant.sent):
-    """G4: by the time that a grant was asked for, no token answered before may have been higher."""
-    found = []
-    answered = sorted(grants, key=lambda grant: grant.answered)
-    highest, index = 0, 0
-    seen = {}
-    for grant in sorted(grants, key=asked):
-        while index < len(answered) and answered[index].answered < asked(grant):
-            highest = max(highest, answered[index].reply)
-            seen.setdefault(answered[index].reply, answered[index])
-            index += 1
-        if grant.reply < highest and grant.reply not in seen:
-            found.append(f"token went down: {grant} after {highest}")
-    return found
 
 
 def never_broken(history, breaks):

@@ -1,0 +1,55 @@
+"""The checkers: what no lock can have done, whoever looks (docs/HISTORY_CHECKER.md).
+
+They read two things. A *history* is all that clients asked and were replied. A *view* is what one server shows of all
+its locks at one moment. Each file defends guarantees, and has the checks of both:
+
+    exclusivity   G1, G2, G12   who held a lock together, and whether what anybody saw agrees with it
+    tokens        G4            tokens rise, and a resource takes no old one
+    fifo          G5            waiters are granted in the order of the queue
+    liveness      G6            nobody waits beside a lock that is free
+    answers       G7, G9        each request is answered, and by a reply that it can get
+    deadlocks     G11           a deadlock is one, and none is missed
+    replication   G13           a copy has what its primary has
+    events        G15           a lock can have had these events, in this order
+    counts        G3, G8        INFO counts what is there, and what was published and told
+    many          G1, G2, G4    what an owner may rely on if several servers decide
+
+    from checkers import MANY, faults
+    assert faults(history) == []             at any time one server decided
+    assert faults(history, MANY) == []       several servers decided, perhaps without knowing of each other
+
+Beside them: evidence.py (what requests to one server prove of holds), spans.py (that as spans of time), view.py,
+journal.py (histories as files), and __main__.py, the program that judges such files.
+"""
+
+from . import many
+from .answers import early_nils, strange_errors, unanswered
+from .counts import left_overs
+from .deadlocks import false_cycles, missed_deadlocks
+from .evidence import LOST, UNANSWERED, Evidence, Request, Seen
+from .exclusivity import overlaps, parts_of_grants, wrong_kinds, wrong_views
+from .fifo import passed_in_queue
+from .journal import MANY, ONE, keep
+from .liveness import idle_locks, idle_places
+from .many import Break
+from .tokens import deceived_resources, disordered_writes, token_faults
+
+__all__ = ["LOST", "MANY", "ONE", "UNANSWERED", "Break", "Request", "Seen", "faults", "keep"]
+
+#: The checks of a history of one server, in the order in which their faults are listed.
+OF_HISTORIES = (
+    overlaps, token_faults, disordered_writes, early_nils, strange_errors, wrong_views, wrong_kinds, parts_of_grants,
+    passed_in_queue, false_cycles, unanswered, idle_locks, idle_places, missed_deadlocks, deceived_resources, left_overs,
+)  # fmt: skip
+
+
+def faults(history, servers=ONE, **known):
+    """All that locks which keep their guarantees cannot have done.
+
+    Of many servers these may be known: `breaks` of locks on purpose, `limits` of locks that several may hold. And
+    `forgets_nothing`, if a server that was restarted has all that it had.
+    """
+    if servers == MANY:
+        return many.faults(history, **known)
+    evidence = Evidence(history)
+    return evidence.faults + [fault for check in OF_HISTORIES for fault in check(evidence)]
