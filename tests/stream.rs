@@ -217,11 +217,13 @@ fn a_client_cannot_speak_as_a_primary() {
     for line in [
         "LOCK.APPLY".to_string(),
         "LOCK.APPLY free-again".to_string(),
-        "LOCK.APPLY free-again EMPTY".to_string(),
-        "LOCK.APPLY new EMPTY".to_string(),
-        format!("LOCK.APPLY free-again ENDED {token}"),
-        format!("LOCK.APPLY free-again HOLD {} 600000 mallory", token + 1),
-        "LOCK.TICK 9007199254740000 9007199254740000".to_string(),
+        "LOCK.APPLY free-again 1".to_string(),
+        "LOCK.APPLY free-again 2 EMPTY".to_string(),
+        "LOCK.APPLY free-again 1 EMPTY".to_string(),
+        "LOCK.APPLY new 1 EMPTY".to_string(),
+        format!("LOCK.APPLY free-again 1 ENDED {token}"),
+        format!("LOCK.APPLY free-again 1 HOLD {} 600000 mallory", token + 1),
+        "LOCK.TICK 1 9007199254740000 9007199254740000".to_string(),
     ] {
         let words: Vec<String> = line.split(' ').map(String::from).collect();
         assert_refused_everywhere(&mut watched.client, &words);

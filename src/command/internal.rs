@@ -1,16 +1,19 @@
 //! The records of the replication stream and of append-only files. No client can use them.
 //!
 //! ```text
-//! LOCK.APPLY key HOLD token lease-ms owner    this owner holds, alone, whatever was there
-//! LOCK.APPLY key HOLD token lease-ms owner mode count cut kept
+//! LOCK.APPLY key 1 HOLD token lease-ms owner  this owner holds, alone, whatever was there
+//! LOCK.APPLY key 1 HOLD token lease-ms owner mode count cut kept
 //!                                             the same for all kinds: mode is EXCLUSIVE, SHARED (beside others who
 //!                                             hold so) or a limit; cut are milliseconds or NO (EPHEMERAL); kept is
 //!                                             YES, NO, or RUNS: its connection has closed (KEEPALIVE)
-//! LOCK.APPLY key ENDED token                  the hold with this token ended by itself
+//! LOCK.APPLY key 1 ENDED token                the hold with this token ended by itself
+//! LOCK.APPLY key 1 EMPTY                      an empty lock stands here (AOF rewrite only)
 //! LOCK.APPLY key                              nothing: asks whether the server would write this key
-//! LOCK.APPLY key EMPTY                        an empty lock stands here (AOF rewrite only)
-//! LOCK.TICK last told                         how far the clock of tokens is (AOF only)
+//! LOCK.TICK 1 last told                       how far the clock of tokens is (AOF only)
 //! ```
+//!
+//! The 1 is the record's version: the lowest that can express it. The edge writes it and takes it off ([`unversioned`]), so
+//! what stands behind it is all that the engine and its tests see.
 //!
 //! A granted ACQUIRE, a RELEASE and a RENEW travel in their own words where a reader must come to the
 //! same result; see `docs/ARCHITECTURE.md`, "What travels".
@@ -18,7 +21,7 @@
 use std::fmt;
 
 use super::args::{integer, owner};
-use crate::lock::codec::SavedHold;
+use crate::lock::codec::{NEWEST_VERSION, SavedHold};
 use crate::lock::types::COUNT_MAX;
 use crate::lock::types::{Binding, LEASE_MS_MAX, LIMIT_MAX, Mode, TOKEN_MAX, Token};
 
@@ -33,7 +36,15 @@ pub enum Apply {
     Empty,
 }
 
-/// Parses LOCK.APPLY behind its key. A record is written by this module: what it does not know, it
+/// What stands behind the version of a record. `None`: this module does not know the version.
+#[must_use]
+pub fn unversioned<A: AsRef<[u8]>>(args: &[A]) -> Option<&[A]> {
+    let (version, rest) = args.split_first()?;
+    let version = integer(version.as_ref())?;
+    ((1..=u64::from(NEWEST_VERSION)).contains(&version) && !rest.is_empty()).then_some(rest)
+}
+
+/// Parses LOCK.APPLY behind its version. A record is written by this module: what it does not know, it
 /// does not guess.
 #[must_use]
 pub fn parse_apply<A: AsRef<[u8]>>(args: &[A]) -> Option<Apply> {
@@ -111,7 +122,7 @@ pub fn words_of(mode: Mode, hold: &SavedHold) -> Option<[Word; 4]> {
     Some([mode, Number(hold.count.into()), cut, Letters(kept)])
 }
 
-/// Parses LOCK.TICK: last and told.
+/// Parses LOCK.TICK behind its version: last and told.
 #[must_use]
 pub fn parse_tick<A: AsRef<[u8]>>(args: &[A]) -> Option<(u64, u64)> {
     let number = |arg: &A| integer(arg.as_ref()).filter(|&number| number <= TOKEN_MAX);
@@ -146,6 +157,16 @@ mod tests {
                 words.extend(said.into_iter().flatten().map(|word| word.to_string()));
                 assert_eq!(parse_apply(&words), Some(Apply::Hold(mode, hold)));
             }
+        }
+    }
+
+    #[test]
+    fn a_record_of_an_unknown_version_is_refused() {
+        assert_eq!(unversioned(&["1", "HOLD", "5"]), Some(&["HOLD", "5"][..]));
+        for args in
+            [&["1"][..], &["2", "HOLD"], &["0", "HOLD"], &["HOLD", "5", "9", "w"], &["01", "HOLD"], &[]]
+        {
+            assert_eq!(unversioned(args), None, "{args:?}");
         }
     }
 

@@ -1,9 +1,9 @@
 //! A lock on its way between servers, and into files and out of them.
 
+mod blocks;
 mod digest;
-mod packed;
-mod row;
+mod saved;
 
+pub use blocks::{BLOCK_BYTES_MAX, NEWEST_VERSION, lowest_version, read, write};
 pub use digest::{Digested, digest};
-pub use packed::{BLOCK_BYTES_MAX, Piece, Source, read, write};
-pub use row::{SavedHold, SavedLock, decode, encode, name_hash};
+pub use saved::{SavedHold, SavedLock};

@@ -6,7 +6,7 @@ use redis_module::raw;
 
 use super::api::{Ctx, Str, UPDATES};
 use super::guard;
-use crate::command::macquire;
+use crate::command::{error, internal, macquire};
 use crate::engine::server::{Part, Server};
 use crate::engine::{commands, describe};
 
@@ -92,15 +92,25 @@ command!(
     /// LOCK.APPLY
     apply,
     |ctx, args| match args {
-        [_, name, rest @ ..] => commands::apply_record(ctx, *name, rest),
+        [_, name, rest @ ..] => record(ctx, rest, |words| commands::apply_record(ctx, *name, words)),
         _ => ctx.reply(Part::WrongArity),
     }
 );
 command!(
     /// LOCK.TICK
     tick,
-    |ctx, args| commands::tick(ctx, args.get(1..).unwrap_or(&[]))
+    |ctx, args| record(ctx, args.get(1..).unwrap_or(&[]), |words| commands::tick(ctx, words))
 );
+
+/// Hands a record on without its version. Nothing at all is no record, but a question.
+fn record<'a, 'b>(ctx: &Ctx, args: &'a [Str<'b>], handler: impl FnOnce(&'a [Str<'b>])) {
+    match internal::unversioned(args) {
+        _ if args.is_empty() => handler(args),
+        Some(words) => handler(words),
+        None if ctx.flags().is_fact => ctx.reply(Part::Error(error::UNKNOWN_RECORD)),
+        None => ctx.reply(Part::Error(error::INTERNAL)),
+    }
+}
 
 fn report_keys(ctx: &Ctx, args: &[Str<'_>]) {
     macquire::key_positions(args).for_each(|at| ctx.report_key(at as c_int, UPDATES as c_int));

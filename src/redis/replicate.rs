@@ -8,15 +8,21 @@ use super::api::{Ctx, KeptStr, Str, api};
 use super::hot::calls;
 use crate::command::internal::{Word, words_of};
 use crate::engine::server::Fact;
-use crate::lock::codec::SavedHold;
+use crate::lock::codec::{SavedHold, lowest_version};
 use crate::lock::types::Mode;
 
 // Each hand-over needs it.
 static HOLD: KeptStr = KeptStr::new("HOLD");
+/// The version of all records but those for which [`lowest_version`] says otherwise.
+static FIRST: KeptStr = KeptStr::new("1");
+static SECOND: KeptStr = KeptStr::new("2");
 
 /// Makes what facts consist of. Once, at load.
 pub(crate) fn begin() -> Result<(), &'static str> {
-    HOLD.get().map(|_| ()).ok_or("there is no memory for a word of the records for replicas")
+    [&HOLD, &FIRST, &SECOND]
+        .into_iter()
+        .try_for_each(|word| word.get().map(|_| ()))
+        .ok_or("there is no memory for a word of the records for replicas")
 }
 
 /// Where the digits of numbers are written.
@@ -33,30 +39,34 @@ macro_rules! write_hold {
         let (mut token, mut left_ms) = (Digits::new(), Digits::new());
         let (token, left_ms) = (token.format(hold.token.get()), left_ms.format(hold.left_ms));
         // It was made at load.
-        let (command, Some(verb)) = (c"LOCK.APPLY".as_ptr(), HOLD.get()) else { return };
-        let (verb, token, token_len) = (verb.as_ptr(), token.as_ptr(), token.len());
+        let version = if lowest_version($mode) == 1 { &FIRST } else { &SECOND };
+        let (command, Some(version), Some(verb)) = (c"LOCK.APPLY".as_ptr(), version.get(), HOLD.get()) else {
+            return;
+        };
+        let (version, verb) = (version.as_ptr(), verb.as_ptr());
+        let (token, token_len) = (token.as_ptr(), token.len());
         let (left_ms, left_ms_len) = (left_ms.as_ptr(), left_ms.len());
         let (owner, len) = (hold.owner.as_ptr(), hold.owner.len());
         if let Some(words) = words_of($mode, hold) {
             let mut digits = [Digits::new(); 4];
             let [mode, count, cut, kept] = written(&words, &mut digits);
-            let format = c"ssbbbbbbb".as_ptr();
-            // SAFETY: 1. what the caller passes is live; 2. the format takes two strings, and seven buffers with their
+            let format = c"sssbbbbbbb".as_ptr();
+            // SAFETY: 1. what the caller passes is live; 2. the format takes three strings, and seven buffers with their
             // lengths, which live until the end of this block.
             unsafe {
                 api!(
-                    $function, into, command, format, name, verb, token, token_len, left_ms, left_ms_len, owner,
-                    len, mode.as_ptr(), mode.len(), count.as_ptr(), count.len(), cut.as_ptr(), cut.len(),
+                    $function, into, command, format, name, version, verb, token, token_len, left_ms, left_ms_len,
+                    owner, len, mode.as_ptr(), mode.len(), count.as_ptr(), count.len(), cut.as_ptr(), cut.len(),
                     kept.as_ptr(), kept.len()
                 )
             };
         } else {
-            let format = c"ssbbb".as_ptr();
+            let format = c"sssbbb".as_ptr();
             // SAFETY: the same without the last four.
             unsafe {
                 api!(
-                    $function, into, command, format, name, verb, token, token_len, left_ms, left_ms_len, owner,
-                    len
+                    $function, into, command, format, name, version, verb, token, token_len, left_ms, left_ms_len,
+                    owner, len
                 )
             };
         }
@@ -69,6 +79,7 @@ macro_rules! write_hold {
 #[inline(always)]
 pub(super) fn replicate(ctx: &Ctx, fact: Fact<'_, Str<'_>>) {
     let (to, apply, tick) = (ctx.as_ptr(), c"LOCK.APPLY".as_ptr(), c"LOCK.TICK".as_ptr());
+    let first = c"1".as_ptr();
     // SAFETY: 1. a live context and strings; 2. s in a format takes a string, c a C string, l a long long.
     unsafe {
         match fact {
@@ -76,7 +87,7 @@ pub(super) fn replicate(ctx: &Ctx, fact: Fact<'_, Str<'_>>) {
             Fact::Hold(name, mode, hold) => replicate_hold(ctx, name, mode, hold),
             Fact::Ended(name, token) => {
                 let (ended, token) = (c"ENDED".as_ptr(), token.get() as c_longlong);
-                api!(RedisModule_Replicate, to, apply, c"scl".as_ptr(), name.as_ptr(), ended, token);
+                api!(RedisModule_Replicate, to, apply, c"sccl".as_ptr(), name.as_ptr(), first, ended, token);
             }
             Fact::Deleted(name) => {
                 api!(RedisModule_Replicate, to, c"DEL".as_ptr(), c"s".as_ptr(), name.as_ptr());
@@ -89,11 +100,11 @@ pub(super) fn replicate(ctx: &Ctx, fact: Fact<'_, Str<'_>>) {
             Fact::Tick { last, replicated } => {
                 let (last, replicated) = (last as c_longlong, replicated as c_longlong);
                 // R keeps it from replicas.
-                api!(RedisModule_Replicate, to, tick, c"llR".as_ptr(), last, replicated);
+                api!(RedisModule_Replicate, to, tick, c"cllR".as_ptr(), first, last, replicated);
             }
             Fact::FreshStart(last) => {
                 let (last, replicated) = (last as c_longlong, 0 as c_longlong);
-                api!(RedisModule_Replicate, to, tick, c"ll".as_ptr(), last, replicated);
+                api!(RedisModule_Replicate, to, tick, c"cll".as_ptr(), first, last, replicated);
             }
         }
     }
@@ -112,6 +123,13 @@ pub(crate) fn emit_hold(
     hold: &SavedHold,
 ) {
     write_hold!(RedisModule_EmitAOF, io, name, mode, hold);
+}
+
+/// Writes the fact "an empty lock stands here" into such a file.
+pub(crate) fn emit_empty(io: *mut raw::RedisModuleIO, name: *mut raw::RedisModuleString) {
+    let (apply, first, empty) = (c"LOCK.APPLY".as_ptr(), c"1".as_ptr(), c"EMPTY".as_ptr());
+    // SAFETY: the stream of the running callback; the format takes a string and two C strings.
+    unsafe { api!(RedisModule_EmitAOF, io, apply, c"scc".as_ptr(), name, first, empty) };
 }
 
 /// These words as letters and digits.

@@ -4,22 +4,26 @@
 //! follows. So nothing here can be freed twice or used after it was freed.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Deref;
 use std::ptr::NonNull;
 
 use redis_module::raw;
 
 use super::api::{Ctx, Str, TYPE, api, lock_of, value_of};
 use super::keeper::SHARED;
-use super::replicate::emit_hold;
+use super::replicate::{emit_empty, emit_hold};
 use super::{ffi, guard, kind, soon};
 use crate::engine::{leaving, values};
-use crate::lock::codec::{self, BLOCK_BYTES_MAX, Digested, Piece, SavedLock};
+use crate::lock::codec::{self, Digested, SavedLock};
 use crate::lock::effect::LockId;
 use crate::lock::types::LockKey;
 
 /// Nine letters, as the server wants them; also the module's name.
 const TYPE_NAME: &std::ffi::CStr = c"redislock";
-const ENCODING: c_int = 1;
+/// Stands beside each value and each head of a file. What 0.1 and 0.2 wrote has 1.
+const ENCODING: c_int = 2;
+/// The version of the head, which is its first number.
+const HEAD_VERSION: u64 = 1;
 
 /// Registers the type. Once, at load, when the settings are known.
 pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
@@ -85,41 +89,46 @@ fn save_number(io: *mut raw::RedisModuleIO, number: u64) {
     unsafe { api!(RedisModule_SaveUnsigned, io, number) };
 }
 
-/// The stream of the running callback.
-struct Stream(*mut raw::RedisModuleIO);
+/// A string that the server has read, and that is given back to it.
+struct Block {
+    bytes: NonNull<u8>,
+    length: usize,
+}
 
-impl codec::Source for Stream {
-    fn number(&mut self) -> Option<u64> {
-        load_number(self.0)
-    }
+impl Deref for Block {
+    type Target = [u8];
 
-    fn block(&mut self) -> Option<Vec<u8>> {
-        let mut length = 0;
-        // SAFETY: 1. the stream of the running callback; 2. what it gives is ours, that long and not read after it was
-        // given back.
-        unsafe {
-            let buffer = api!(RedisModule_LoadStringBuffer, self.0, &raw mut length)?;
-            let buffer = NonNull::new(buffer.cast::<u8>())?;
-            let is_read = api!(RedisModule_IsIOError, self.0) == Some(0) && length <= BLOCK_BYTES_MAX;
-            let block = is_read.then(|| std::slice::from_raw_parts(buffer.as_ptr(), length).to_vec());
-            api!(RedisModule_Free, buffer.as_ptr().cast());
-            block
-        }
+    fn deref(&self) -> &[u8] {
+        // SAFETY: what the server gave is ours, and that long, until it is given back.
+        unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.length) }
     }
 }
 
-fn save_piece(io: *mut raw::RedisModuleIO, piece: &Piece) {
-    match piece {
-        Piece::Number(number) => save_number(io, *number),
-        // SAFETY: the stream of the running callback; the bytes are read at once.
-        Piece::Block(block) => unsafe {
-            api!(RedisModule_SaveStringBuffer, io, block.as_ptr().cast(), block.len());
-        },
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: it is given back once, and not read after that.
+        unsafe { api!(RedisModule_Free, self.bytes.as_ptr().cast()) };
     }
 }
 
-fn refuse(io: *mut raw::RedisModuleIO, reason: &str) {
-    let Ok(text) = std::ffi::CString::new(format!("redislock: a lock was refused: {reason}")) else {
+/// The next block; `None` at the end or on an error.
+fn load_block(io: *mut raw::RedisModuleIO) -> Option<Block> {
+    let mut length = 0;
+    // SAFETY: the stream of the running callback.
+    unsafe {
+        let bytes = api!(RedisModule_LoadStringBuffer, io, &raw mut length)?;
+        let block = Block { bytes: NonNull::new(bytes.cast())?, length };
+        (api!(RedisModule_IsIOError, io) == Some(0)).then_some(block)
+    }
+}
+
+fn save_block(io: *mut raw::RedisModuleIO, block: &[u8]) {
+    // SAFETY: the stream of the running callback; the bytes are read at once.
+    unsafe { api!(RedisModule_SaveStringBuffer, io, block.as_ptr().cast(), block.len()) };
+}
+
+fn refuse(io: *mut raw::RedisModuleIO, what: &str, reason: &str) {
+    let Ok(text) = std::ffi::CString::new(format!("redislock: {what} was refused: {reason}")) else {
         return;
     };
     // SAFETY: the stream of the running callback; the format takes one C string.
@@ -130,20 +139,29 @@ extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding: c_int) -> *mut c_v
     guard::callback(std::ptr::null_mut(), || match load(io, encoding) {
         Ok(value) => value,
         Err(reason) => {
-            refuse(io, reason);
+            refuse(io, "a lock", reason);
             std::ptr::null_mut()
         }
     })
 }
 
-fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'static str> {
-    if encoding != ENCODING {
-        return Err("its encoding is not known to this module");
+/// Refuses what was written by a module that reads and writes something else.
+const fn check(encoding: c_int) -> Result<(), &'static str> {
+    match encoding {
+        ENCODING => Ok(()),
+        1 => Err(
+            "redislock 0.1 or 0.2 has written it, and this version does not read that; see Upgrade in docs/OPERATIONS.md",
+        ),
+        _ => Err("its encoding is not known to this module: a newer one has written it"),
     }
+}
+
+fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'static str> {
+    check(encoding)?;
     let name = name_in(io);
     // SAFETY: the stream of the running callback.
     let db = unsafe { api!(RedisModule_GetDbIdFromIO, io) }.and_then(|db| u32::try_from(db).ok());
-    let saved = codec::read(name, &mut Stream(io))?;
+    let saved = codec::read(name, || load_block(io))?;
     values::load(&anywhere(), LockKey { db: db.unwrap_or(0), name }, saved.as_ref()).map(value_of)
 }
 
@@ -159,17 +177,14 @@ fn saved(value: *mut c_void) -> Option<SavedLock> {
 
 extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     guard::callback((), || {
-        codec::write(name_in(io), saved(value).as_ref(), |piece| save_piece(io, &piece));
+        codec::write(name_in(io), saved(value).as_ref(), |block| save_block(io, block));
     });
 }
 
 extern "C" fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) {
     guard::callback((), || match saved(value) {
         Some(lock) => lock.holds.iter().for_each(|hold| emit_hold(io, key, lock.mode, hold)),
-        // SAFETY: the stream of the running callback; the format takes a string and a C string.
-        None => unsafe {
-            api!(RedisModule_EmitAOF, io, c"LOCK.APPLY".as_ptr(), c"sc".as_ptr(), key, c"EMPTY".as_ptr());
-        },
+        None => emit_empty(io, key),
     });
 }
 
@@ -224,23 +239,27 @@ fn freed(lock: LockId) {
 extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) {
     guard::callback((), || {
         if let Some((last, replicated)) = values::saved_clock(&anywhere()) {
-            save_number(io, last);
-            save_number(io, replicated);
+            [HEAD_VERSION, last, replicated].into_iter().for_each(|number| save_number(io, number));
         }
     });
 }
 
 extern "C" fn aux_load(io: *mut raw::RedisModuleIO, encoding: c_int, _when: c_int) -> c_int {
     let failed = raw::REDISMODULE_ERR as c_int;
-    guard::callback(failed, || {
-        let numbers = load_number(io).zip(load_number(io)).filter(|_| encoding == ENCODING);
-        let loaded = numbers.ok_or("the clock of tokens cannot be read");
-        match loaded.and_then(|(last, replicated)| values::load_clock(&anywhere(), last, replicated)) {
-            Ok(()) => raw::REDISMODULE_OK as c_int,
-            Err(reason) => {
-                refuse(io, reason);
-                failed
-            }
+    guard::callback(failed, || match load_head(io, encoding) {
+        Ok(()) => raw::REDISMODULE_OK as c_int,
+        Err(reason) => {
+            refuse(io, "the head of a file", reason);
+            failed
         }
     })
+}
+
+fn load_head(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<(), &'static str> {
+    check(encoding)?;
+    let next = || load_number(io).ok_or("the clock of tokens cannot be read");
+    if next()? != HEAD_VERSION {
+        return Err("its version is not known to this module: a newer one has written it");
+    }
+    values::load_clock(&anywhere(), next()?, next()?)
 }

@@ -360,9 +360,9 @@ def test_what_minted_owners_are_called():
     owner = "5d3a9b1e-7c7b-4f6a-9d7e-0123456789ab"
     names = Names()
     assert names.plain(f"reply\tc1\t${owner}") == "reply\tc1\t$minted0"
-    numbers = [int.from_bytes(owner.encode()[at : at + 8], "little") for at in range(0, 36, 8)]
-    told_as_numbers = ",".join(map(str, [1, 36, *numbers]))
-    assert names.plain(told_as_numbers) == "1,36,minted0"
+    blocks = [b"\1\0" + b"name and kind", b"\1\1" + owner.encode()]
+    payload = ",".join(f"x{block.hex()}" for block in blocks)
+    assert names.plain(f"stream\t{payload}\tREPLACE") == "stream\tname and kindminted0\tREPLACE"
 
 
 def test_a_file_is_read_by_commands():

@@ -341,7 +341,7 @@ def test_streams_are_read_without_waiting(cli, token):
         "LOCK.FENCE door",
         "lock.info door",
         "LOCK.HELDBY alice",
-        "LOCK.APPLY gate HOLD 5 60000 bob",
+        "LOCK.APPLY gate 1 HOLD 5 60000 bob",
         "LOCK.TICK",
     ],
 )

@@ -186,7 +186,7 @@ def test_a_waiter_is_granted_after_what_the_command_did(pair):
     cli("SET last 1")
     lines = stream.until("set last 1")
     assert lines[0] == "del door"
-    assert lines[1].startswith(f"lock.apply door HOLD {second} ")
+    assert lines[1].startswith(f"lock.apply door 1 HOLD {second} ")
     caught_up(primary, replica)
     assert replica.admin("LOCK.FENCE door") == second
 

@@ -9,26 +9,26 @@ import pytest
 from harness.console import Machine, is_shown, modules, sections_of
 from harness.server import MODULE, ROOT, StartFailed
 
-pytestmark = pytest.mark.timeout(600)  # the old module may have to be built
+pytestmark = pytest.mark.timeout(600)  # the newer module may have to be built
 
 PAGE = ROOT / "docs" / "OPERATIONS.md"
 SECTIONS = sections_of(PAGE.read_text())
 
 
 @pytest.fixture(scope="session")
-def old():
-    """The module of 0.1.0."""
-    built = subprocess.run([ROOT / "scripts" / "old-module", "0.1.0"], stdout=subprocess.PIPE, text=True, check=True)
+def newer():
+    """The module that stands for the next release."""
+    built = subprocess.run([ROOT / "scripts" / "newer-module"], stdout=subprocess.PIPE, text=True, check=True)
     return Path(built.stdout.strip())
 
 
 @pytest.fixture
-def machine(tmp_path, old):
+def machine(tmp_path, newer):
     """Makes a machine: machine("no module")."""
     made = []
 
     def make(begins):
-        made.append(Machine(tmp_path, modules(old), begins))
+        made.append(Machine(tmp_path, modules(newer), begins))
         return made[0]
 
     yield make
@@ -49,26 +49,8 @@ def commands_of(heading, word):
     return [step.command for step in SECTIONS[heading][1] if word in step.command]
 
 
-def settings_of(server):
-    """The names of its module's settings."""
-    return set(server.admin("CONFIG GET redislock.*")[::2])
-
-
-def test_the_way_back_keeps_every_setting_that_the_old_module_knows(start_server, old, tmp_path):
-    # Above all quarantine, confirm and group-size, without which a failover gives locks out twice.
-    known, now = settings_of(start_server(module=old)), settings_of(start_server())
-    assert {"redislock.quarantine", "redislock.confirm", "redislock.group-size"} <= known < now
-    commands = commands_of("Roll back", "/d'")
-    assert len(commands) == 2
-    for command in commands:
-        file = tmp_path / "redis.conf"
-        file.write_text("".join(f"{name} 1\n" for name in sorted(now)))
-        subprocess.run(["bash", "-c", re.sub(r"/srv/\w+/redis.conf", str(file), command)], check=True)
-        assert {line.split()[0] for line in file.read_text().splitlines()} == known, command
-
-
 @pytest.mark.once
-@pytest.mark.parametrize("heading, before, after", [("Upgrade", "0.1.0", "0.2.0"), ("Roll back", "0.2.0", "0.1.0")])
+@pytest.mark.parametrize("heading, before, after", [("Upgrade", "0.3.0", "0.4.0"), ("Roll back", "0.4.0", "0.3.0")])
 def test_the_line_is_changed_whatever_name_the_module_has(heading, before, after, tmp_path):
     commands = commands_of(heading, "sed -i '/^loadmodule")
     assert len(commands) == 2

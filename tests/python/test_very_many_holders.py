@@ -1,4 +1,4 @@
-"""Locks with so many holders that files and payloads have them in blocks (src/lock/codec/packed.rs)."""
+"""Locks with so many holders that files and payloads have them in several blocks (src/lock/codec/blocks.rs)."""
 
 import random
 
@@ -6,16 +6,16 @@ import pytest
 
 from harness.kinds import count, release, take
 from harness.limits import eventually
-from harness.payload import body, dump, seal
+from harness.payload import blocks_of, body, body_of, dump, seal
 from harness.replicas import AT_ONCE, is_linked
 from harness.replies import lock_info
 from harness.wire import ServerError
 
-UNPACKED_MAX = 1000
+BLOCK_BYTES_MAX = 16 * 1024
 KINDS = {"LIMIT": "LIMIT 5000", "SHARED": "SHARED"}
 
 
-def fill(cli, options, holders=UNPACKED_MAX + 501, longest=256):
+def fill(cli, options, holders=1501, longest=256):
     """A lock with `holders` holders of all sorts, whose names have up to `longest` bytes."""
     more = ["", "EPHEMERAL 0 KEEPALIVE", "EPHEMERAL 60000", "KEEPALIVE"]
     cli.pipeline(*[
@@ -40,7 +40,7 @@ def test_a_lock_of_very_many_holders_is_saved_in_blocks(start_server, options, i
     fill(cli, options)
     before = state(cli)
     payload = dump(cli, "door")
-    # What the owners' names take alone, and in numbers.
+    # What the owners' names take alone, and with what is said of each.
     assert is_compressed == "yes" or 150_000 < len(payload) < 350_000, len(payload)
     cli("RESTORE", "door", 0, payload, "REPLACE")
     assert state(cli) == before
@@ -68,17 +68,25 @@ def test_a_replica_gets_a_lock_of_very_many_holders(start_server):
     assert state(replica.connect()) == state(cli)
 
 
-def test_one_holder_more_is_one_string_more(start_server):
+def test_blocks_are_full_and_no_row_lies_in_two(start_server):
     cli = start_server("--rdbcompression", "no").connect()
-    fill(cli, "SHARED", UNPACKED_MAX)
-    unpacked = dump(cli, "door")
-    take(cli, "door", "last", "SHARED")
-    packed = dump(cli, "door")
-    # A number of the row is two bytes longer than in a block.
-    assert len(packed) < len(unpacked) - 2 * UNPACKED_MAX
-    for payload, holds in ((unpacked, UNPACKED_MAX), (packed, UNPACKED_MAX + 1)):
-        cli("RESTORE", "door", 0, payload, "REPLACE")
-        assert lock_info(cli, "door")["holds"] == holds
+    fill(cli, "SHARED")
+    payload = dump(cli, "door")
+    module, blocks = blocks_of(body(payload))
+    assert len(blocks) > 5 and max(map(len, blocks)) <= BLOCK_BYTES_MAX
+    assert [block[:2] for block in blocks] == [b"\1\0"] * (len(blocks) - 1) + [b"\1\1"]
+    for block, behind in zip(blocks, blocks[1:]):
+        assert len(block) + 2 + int.from_bytes(behind[2:4], "little") > BLOCK_BYTES_MAX
+    cli("DEL door")
+    # Wherever they end.
+    size = 4 + int.from_bytes(blocks[1][2:4], "little")
+    split = [blocks[0], blocks[1][:size], b"\1\0" + blocks[1][size:], *blocks[2:]]
+    cli("RESTORE", "door", 0, seal(body_of(module, split), payload))
+    assert lock_info(cli, "door")["holds"] == 1501
+    for bad in ([*blocks[:-1]], [*blocks, blocks[-1]], [blocks[0], *blocks[2:]], [blocks[0] + b"x" * BLOCK_BYTES_MAX, *blocks[1:]]):
+        (reply,) = cli.pipeline(["RESTORE", "door", 0, seal(body_of(module, bad), payload), "REPLACE"])
+        assert isinstance(reply, ServerError)
+    assert lock_info(cli, "door")["holds"] == 1501, "it is as it was"
 
 
 @pytest.mark.parametrize("is_compressed", ["yes", "no"])
@@ -87,7 +95,7 @@ def test_bytes_changed_at_random_in_blocks_harm_nothing(start_server, is_compres
     server = start_server("--rdbcompression", is_compressed)
     cli = server.connect()
     # A checksum of Python takes long.
-    fill(cli, "SHARED", UNPACKED_MAX + 1, longest=1)
+    fill(cli, "SHARED", 1001, longest=1)
     payload = dump(cli, "door")
     good, rng, refusals = body(payload), random.Random(7), 0
     for number in range(400):

@@ -251,6 +251,13 @@ impl Server {
         self.child.id()
     }
 
+    /// The most bytes that its process has had in memory.
+    pub fn resident_peak(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+    }
+
     /// Waits until the server answers and has loaded its files.
     fn await_ready(&mut self) {
         let start = Instant::now();

@@ -28,10 +28,10 @@ impl Record {
         self.words[0].to_ascii_uppercase()
     }
 
-    /// The name; with the kind of the fact in the records that only this module writes: `LOCK.APPLY key KIND ...`.
+    /// The name; with the kind of the fact in the records that only this module writes: `LOCK.APPLY key 1 KIND ...`.
     pub fn title(&self) -> String {
         match self.name().as_str() {
-            "LOCK.APPLY" => format!("LOCK.APPLY {}", self.words[2].to_ascii_uppercase()),
+            "LOCK.APPLY" => format!("LOCK.APPLY {}", self.words[3].to_ascii_uppercase()),
             name => name.to_string(),
         }
     }

@@ -4,7 +4,7 @@ use super::inside::{At, Entry, PartBuf, Published, Value, place};
 use super::sim::Sim;
 use super::world::World;
 use crate::engine::{events, legacy, values};
-use crate::lock::codec::{Piece, read, write};
+use crate::lock::codec::{SavedLock, read, write};
 use crate::lock::effect::LockId;
 use crate::lock::types::LockKey;
 
@@ -14,6 +14,15 @@ const SAME: &str = "ERR source and destination objects are the same";
 pub(super) fn number<N: std::str::FromStr>(word: &[u8]) -> N {
     let number = std::str::from_utf8(word).ok().and_then(|text| text.parse().ok());
     number.unwrap_or_else(|| panic!("{word:?} is no number"))
+}
+
+/// What DUMP gives of a lock, as text: its blocks.
+pub(super) fn as_text(name: &[u8], saved: Option<&SavedLock>) -> String {
+    let mut blocks: Vec<String> = Vec::new();
+    write(name, saved, |block| {
+        blocks.push(block.iter().fold("x".to_owned(), |text, byte| format!("{text}{byte:02x}")))
+    });
+    blocks.join(",")
 }
 
 /// Whether a command may change keys: a replica refuses it, and a server that is paused lets it wait.
@@ -243,17 +252,7 @@ impl World {
             Value::Lock(lock) => lock,
             Value::Text(text) => return Some(format!("text={}", String::from_utf8_lossy(&text))),
         };
-        let saved = values::saved(&self.sim, lock);
-        let mut pieces = Vec::new();
-        write(&at.1, saved.as_ref(), |piece| {
-            pieces.push(match piece {
-                Piece::Number(number) => number.to_string(),
-                Piece::Block(block) => {
-                    block.iter().fold("x".to_owned(), |text, byte| format!("{text}{byte:02x}"))
-                }
-            });
-        });
-        Some(pieces.join(","))
+        Some(as_text(&at.1, values::saved(&self.sim, lock).as_ref()))
     }
 
     fn restore(&self, at: &At, payload: &[u8], until_ms: Option<u64>, replaces: bool, args: &[&[u8]]) {
@@ -281,15 +280,12 @@ impl World {
         if let Some(text) = payload.strip_prefix("text=") {
             return Ok(Value::Text(text.as_bytes().to_vec()));
         }
-        let mut pieces = payload.split(',').map(|piece| match piece.strip_prefix('x') {
-            None => Piece::Number(piece.parse().expect("a number")),
-            Some(block) => {
-                let digits =
-                    |at| block.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-                Piece::Block((0..block.len()).step_by(2).map(|at| digits(at).expect("a byte")).collect())
-            }
+        let mut blocks = payload.split(',').map(|block| {
+            let block = block.strip_prefix('x').expect("a block");
+            let digits = |at| block.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+            (0..block.len()).step_by(2).map(|at| digits(at).expect("a byte")).collect::<Vec<_>>()
         });
-        let saved = read(&at.1, &mut pieces)?;
+        let saved = read(&at.1, || blocks.next())?;
         let lock_key = LockKey { db: at.0, name: &at.1 };
         values::load(&self.sim, lock_key, saved.as_ref()).map(Value::Lock)
     }

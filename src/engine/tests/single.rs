@@ -6,13 +6,14 @@ use std::cell::{Ref, RefMut};
 use std::rc::Rc;
 
 use super::inside::{PartBuf, Published, Slot, Told, Value, place};
+use super::keys::as_text;
 use super::world::{Said, World, set_number};
 use crate::command::internal::words_of;
 use crate::engine::clients::{Reply, Stage};
 use crate::engine::flags::Flags;
 use crate::engine::server::{MINTED_OWNER_BYTES, Server};
 use crate::engine::{confirm, events, pump, quarantine, values};
-use crate::lock::codec::{SavedLock, encode};
+use crate::lock::codec::SavedLock;
 use crate::lock::effect::{Answer, Event, LockId, PendingGrant};
 use crate::lock::table::{Limits, Table};
 use crate::lock::types::LockKey;
@@ -318,9 +319,7 @@ impl Single {
         (db, name): (u32, &str),
         payload: (&str, Option<&SavedLock>),
     ) -> Result<Replied, String> {
-        let mut numbers = Vec::new();
-        encode(payload.0.as_bytes(), payload.1, |number| numbers.push(number.to_string()));
-        let payload = numbers.join(",");
+        let payload = as_text(payload.0.as_bytes(), payload.1);
         self.ask(0, db, &["RESTORE", name, &payload])
     }
 

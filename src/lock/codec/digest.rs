@@ -1,6 +1,6 @@
 //! What `DEBUG DIGEST-VALUE` says of a lock, part by part.
 
-use super::row::SavedLock;
+use super::saved::SavedLock;
 use crate::lock::types::Mode;
 
 /// A part of a digest.

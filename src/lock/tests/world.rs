@@ -382,9 +382,10 @@ impl World {
     /// What RESTORE makes of the last payload under this name.
     fn payload_for(&self, at: At) -> Option<Result<Option<SavedLock>, String>> {
         let (name, saved) = self.dump.as_ref()?;
-        let mut pieces = Vec::new();
-        write(name.as_bytes(), saved.as_ref(), |piece| pieces.push(piece));
-        Some(read(at.name.as_bytes(), &mut pieces.into_iter()).map_err(str::to_owned))
+        let mut blocks = Vec::new();
+        write(name.as_bytes(), saved.as_ref(), |block| blocks.push(block.to_vec()));
+        let mut blocks = blocks.into_iter();
+        Some(read(at.name.as_bytes(), || blocks.next()).map_err(str::to_owned))
     }
 
     /// Whether the payload's token is none from the future.

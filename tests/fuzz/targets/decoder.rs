@@ -4,51 +4,42 @@ use std::collections::BTreeSet;
 
 use super::reading;
 use super::replica::Replica;
-use crate::lock::codec::{BLOCK_BYTES_MAX, Piece, SavedLock, decode, encode, read, write};
+use crate::lock::codec::{BLOCK_BYTES_MAX, SavedLock, read, write};
 use crate::lock::types::COUNT_MAX;
 use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX};
 
 const NAME: &[u8] = b"door";
 
-/// Reads the bytes behind the first as numbers of eight, and lets the lock that they are live. The first says how.
+/// Reads the bytes behind the first as blocks, each behind two bytes of its length, and lets the lock that they are live.
+/// The first says how.
 pub(crate) fn run(data: &[u8]) {
     let Some((&how, rest)) = data.split_first() else { return };
-    let numbers: Vec<u64> = rest.chunks(8).map(number).collect();
-    let mut taken = 0;
+    let mut blocks = split(rest).into_iter();
+    let mut taken = Vec::new();
     let mut next = || {
-        taken += 1;
-        numbers.get(taken - 1).copied()
+        taken.push(blocks.next()?);
+        taken.last().copied()
     };
-    let read = reading(|| decode(NAME, &mut next));
-    assert!(taken <= numbers.len() + 1, "it reads on behind the end");
-    let empty_or_lock = match read {
+    let empty_or_lock = match reading(|| read(NAME, &mut next)) {
         Err(reason) => return assert!(reason.len() < 100 && reason.is_ascii(), "{reason}"),
         Ok(saved) => saved,
     };
     if let Some(saved) = &empty_or_lock {
         check(saved);
-        check_written(saved, &numbers[..taken]);
+        check_written(saved, &taken);
     }
-    check_packed(empty_or_lock.as_ref(), rest);
     live(empty_or_lock.as_ref(), how);
 }
 
-/// What is written, packed or not, is read as it was. Any bytes in the blocks are a lock as this module could have
-/// written it, or are refused.
-fn check_packed(saved: Option<&SavedLock>, bytes: &[u8]) {
-    let mut pieces = Vec::new();
-    write(NAME, saved, |piece| pieces.push(piece));
-    assert_eq!(read(NAME, &mut pieces.into_iter()).as_ref(), Ok(&saved.cloned()));
-    let blocks = bytes.chunks(BLOCK_BYTES_MAX).map(|block| Piece::Block(block.to_vec()));
-    let mut pieces = std::iter::once(Piece::Number(2)).chain(blocks);
-    if let Ok(Some(saved)) = reading(|| read(NAME, &mut pieces)) {
-        check(&saved);
+/// The blocks; the last may be shorter than it says.
+fn split(mut rest: &[u8]) -> Vec<&[u8]> {
+    let mut blocks = Vec::new();
+    while let Some((length, others)) = rest.split_first_chunk() {
+        let (block, behind) = others.split_at(usize::from(u16::from_le_bytes(*length)).min(others.len()));
+        blocks.push(block);
+        rest = behind;
     }
-}
-
-/// Up to eight bytes, the little end first.
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+    blocks
 }
 
 /// It is a lock as this module could have written it (G14).
@@ -70,19 +61,16 @@ fn check(saved: &SavedLock) {
     }
 }
 
-/// What was read is written with the same numbers: there is one way to say it, but for the two of the plain lock.
-fn check_written(saved: &SavedLock, read: &[u64]) {
+/// What was read is written with the same bytes, wherever a block ends: there is one way to say it.
+fn check_written(saved: &SavedLock, taken: &[&[u8]]) {
     let mut written = Vec::new();
-    encode(NAME, Some(saved), |number| written.push(number));
-    let (mut left, read_again) = (written.iter().copied(), decode(NAME, written_by(&written)));
-    assert_eq!(read_again.as_ref().ok().and_then(Option::as_ref), Some(saved));
-    let is_short = written.len() < read.len();
-    assert!(is_short || read.iter().all(|&number| left.next() == Some(number)), "{read:?} is {written:?}");
-}
-
-fn written_by(numbers: &[u64]) -> impl FnMut() -> Option<u64> {
-    let mut numbers = numbers.iter().copied();
-    move || numbers.next()
+    write(NAME, Some(saved), |block| written.push(block.to_vec()));
+    assert!(written.iter().all(|block| block.len() <= BLOCK_BYTES_MAX), "{written:?}");
+    let bodies: Vec<&[u8]> = written.iter().map(|block| &block[2..]).collect();
+    let read_bodies: Vec<&[u8]> = taken.iter().map(|block| &block[2..]).collect();
+    assert_eq!(bodies.concat(), read_bodies.concat(), "{saved:?}");
+    let mut blocks = written.into_iter();
+    assert_eq!(read(NAME, || blocks.next()).as_ref().map(Option::as_ref), Ok(Some(saved)));
 }
 
 /// The lock comes to a server, perhaps over another one, and goes in one of the ways in which locks go.

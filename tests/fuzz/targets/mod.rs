@@ -1,6 +1,6 @@
 //! What fuzzing lets bytes do. Each target takes any bytes, and panics if what comes of them is wrong.
 //!
-//! * `decoder`: the bytes are the numbers of a payload. What is read of them is a lock, is written as it was read,
+//! * `decoder`: the bytes are the blocks of a payload. What is read of them is a lock, is written as it was read,
 //!   and comes to its end on a server.
 //! * `arguments`: the words of a command. They are read as a grammar says that is written once more, or refused in
 //!   one line.

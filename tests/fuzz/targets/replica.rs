@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::reading;
 use crate::command::internal::{Apply, parse_apply};
-use crate::lock::codec::{SavedLock, decode, encode};
+use crate::lock::codec::{SavedLock, read, write};
 use crate::lock::effect::{Change, Effects, Existing, LockId, Record, Step, Task};
 use crate::lock::table::{Acquired, Ask, Block, Decision, KeyRef, Release, Table, Wait};
 use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, Mode, Moment, Now};
@@ -244,10 +244,10 @@ impl Replica {
         let (mut loaded, mut replayed) = (Self::default(), Self::default());
         for name in self.keys.keys() {
             let saved = self.saved(name);
-            let mut numbers = Vec::new();
-            encode(name, saved.as_ref(), |number| numbers.push(number));
-            let mut numbers = numbers.into_iter();
-            let read = decode(name, || numbers.next());
+            let mut blocks = Vec::new();
+            write(name, saved.as_ref(), |block| blocks.push(block.to_vec()));
+            let mut blocks = blocks.into_iter();
+            let read = read(name, || blocks.next());
             assert_eq!(read.as_ref(), Ok(&saved), "a snapshot says something else");
             loaded.restore(name, saved.as_ref());
             match &saved {

@@ -282,6 +282,6 @@ def is_shown(expected, printed):
     return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed)) is not None
 
 
-def modules(old):
+def modules(newer):
     """The modules that pages name."""
-    return {"libredislock.so": MODULE, "libredislock-0.2.0.so": MODULE, "libredislock-0.1.0.so": old}
+    return {"libredislock.so": MODULE, "libredislock-0.3.0.so": MODULE, "libredislock-0.4.0.so": newer}

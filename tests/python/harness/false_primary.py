@@ -3,7 +3,7 @@
     primary = FalsePrimary()
     replica.admin("REPLICAOF 127.0.0.1", primary.port)
     primary.admit()
-    primary.tell(encode("LOCK.APPLY door HOLD 5 60000 alice"))
+    primary.tell(encode("LOCK.APPLY door 1 HOLD 5 60000 alice"))
     primary.until_applied()
 """
 

@@ -1,14 +1,10 @@
 """Payloads and command streams that are nearly right, from a random generator.
 
-A payload of a module's value is a byte for its type, the module's number, and the
-module's own numbers, each behind an opcode; then the end. What is changed here are
-the numbers, which a checksum and a parser let through, and now and then the bytes.
+What is changed in a payload are the numbers in its blocks, which a checksum and a parser let through, and now and then
+the bytes.
 """
 
 import struct
-
-MODULE_TYPE = 7
-UNSIGNED, END = 2, 0
 
 #: Where parsers and tables have their ends.
 EXTREMES = [
@@ -16,79 +12,81 @@ EXTREMES = [
     86_399_999, 86_400_000, 86_400_001, 2**31, 2**32 - 1, 2**32, 2**53 - 1, 2**53,
     2**63 - 1, 2**63, 2**64 - 1,
 ]  # fmt: skip
+#: Behind the kind of a block's head: the limit, and how many hold.
+NUMBERS = {2: 1, 3: 2}
+HEAD, ROW = struct.Struct("<BB8sB"), struct.Struct("<7sIB")
 
 
-def encode_number(number):
-    """A number as RDB files write lengths."""
-    if number < 64:
-        return bytes([number])
-    if number < 1 << 14:
-        return bytes([0x40 | number >> 8, number & 0xFF])
-    if number < 1 << 32:
-        return b"\x80" + struct.pack(">I", number)
-    return b"\x81" + struct.pack(">Q", number)
+def _parts(block):
+    """The parts of the first block of a lock: those of its head, and the rows, each a list too."""
+    *head, kind = HEAD.unpack_from(block)
+    at = HEAD.size + 4 * NUMBERS.get(kind, 0)
+    numbers = list(struct.unpack_from(f"<{NUMBERS.get(kind, 0)}I", block, HEAD.size))
+    rows = []
+    while at < len(block):
+        size = int.from_bytes(block[at : at + 2], "little")
+        rows.append([*ROW.unpack_from(block, at + 2), block[at + 2 + ROW.size : at + 2 + size]])
+        at += 2 + size
+    return [*head, kind], numbers, rows
 
 
-def decode_number(data, at):
-    """The number that begins here, and where it ends."""
-    first = data[at]
-    if first < 0x40:
-        return first, at + 1
-    if first < 0x80:
-        return (first & 0x3F) << 8 | data[at + 1], at + 2
-    if first == 0x80:
-        return struct.unpack_from(">I", data, at + 1)[0], at + 5
-    return struct.unpack_from(">Q", data, at + 1)[0], at + 9
-
-
-def numbers_of(body):
-    """The module's number and its value's numbers, of a dumped body."""
-    assert body[0] == MODULE_TYPE, body[:4]
-    module, at = decode_number(body, 1)
-    numbers = []
-    while (opcode_at := decode_number(body, at))[0] != END:
-        assert opcode_at[0] == UNSIGNED, body.hex()
-        number, at = decode_number(body, opcode_at[1])
-        numbers.append(number)
-    return module, numbers
-
-
-def body_of(module, numbers):
-    """The dumped body of these numbers."""
-    written = b"".join(bytes([UNSIGNED]) + encode_number(number) for number in numbers)
-    return bytes([MODULE_TYPE]) + encode_number(module) + written + bytes([END])
+def _joined(head, numbers, rows):
+    """The block of these parts."""
+    block = HEAD.pack(*head) + b"".join(struct.pack("<I", number % 2**32) for number in numbers)
+    for token, left, flags, rest in rows:
+        row = ROW.pack(token, left % 2**32, flags % 256) + rest
+        block += (len(row) % 2**16).to_bytes(2, "little") + row
+    return block
 
 
 def _near(chance, number):
     """A number that is close, one bit away, or at some end."""
     kind = chance.randrange(3)
     if kind == 0:
-        return max(0, number + chance.choice((-8, -1, 1, 8))) % 2**64
+        return max(0, number + chance.choice((-8, -1, 1, 8)))
     if kind == 1:
-        return number ^ 1 << chance.randrange(64)
+        return number ^ 1 << chance.randrange(32)
     return chance.choice(EXTREMES)
 
 
-def changed_numbers(chance, numbers, others):
-    """The numbers with a few changes; others are those of another lock."""
-    numbers = list(numbers)
+def _changed_row(chance, row):
+    """The row with a field of it changed."""
+    row = list(row)
+    at = chance.randrange(4)
+    if at == 0:
+        token = _near(chance, int.from_bytes(row[0], "little")) % 2**56
+        row[0] = token.to_bytes(7, "little")
+    elif at == 3:
+        row[3] = changed_bytes(chance, row[3], changes=1)
+    else:
+        row[at] = _near(chance, row[at])
+    return row
+
+
+def changed_block(chance, block, other):
+    """The first block of a lock with a few changes; the other is that of another lock."""
+    head, numbers, rows = _parts(block)
     for _ in range(chance.choice((0, 1, 1, 1, 2, 4))):
-        # The first two are the version and the hash of the name: mostly left alone.
-        least = 0 if chance.random() < 0.05 else min(2, len(numbers) - 1)
-        at = chance.randrange(least, len(numbers))
-        kind = chance.randrange(6)
-        if kind <= 2:
+        kind = chance.randrange(8)
+        at = chance.randrange(len(rows)) if rows else 0
+        if kind == 0 and numbers:
+            at = chance.randrange(len(numbers))
             numbers[at] = _near(chance, numbers[at])
+        elif kind == 1:
+            rows[at:at] = rows[at : at + 2]  # a hold twice, perhaps
+        elif kind == 2:
+            del rows[at : at + chance.randrange(1, 3)]
         elif kind == 3:
-            size = chance.randrange(1, 8)
-            numbers[at:at] = numbers[at : at + size]  # a hold twice, perhaps
-        elif kind == 4:
-            del numbers[at : at + chance.randrange(1, 8)]
-        else:
-            numbers[at:] = others[at:]
-        if not numbers:
-            break
-    return numbers
+            rows[at:] = _parts(other)[2][at:]
+        elif kind == 4 and chance.random() < 0.2:
+            # Version and flags, which are mostly left alone.
+            which = chance.randrange(2)
+            head[which] = _near(chance, head[which]) % 256
+        elif kind == 5 and chance.random() < 0.5:
+            (*_, head[3]), numbers, _ = _parts(other)
+        elif rows:
+            rows[at % len(rows)] = _changed_row(chance, rows[at % len(rows)])
+    return _joined(head, numbers, rows)
 
 
 def changed_bytes(chance, data, changes=4):

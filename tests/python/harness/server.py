@@ -158,6 +158,11 @@ class Server:
         """A section of INFO as a dictionary of texts."""
         return parse_info(self.admin("INFO", section))
 
+    def resident_peak(self):
+        """The most bytes that its process has had in memory: what it asked for and never wrote to is not among them."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) * 1024
+
     def close_connections(self):
         """Closes all connections of the tests."""
         for connection in self.connections:

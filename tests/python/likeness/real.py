@@ -12,7 +12,7 @@ from harness.wire import Closed, Connection, ServerError, encode
 
 from .follower import Follower
 from .script import CLIENTS, DBS, NAMES
-from .told import Names, flat, numbers_of
+from .told import Names, flat, payload_text
 
 SOURCE = ROOT / "tests" / "server" / "stopped_clock.c"
 #: When the wall clock of a simulated server begins.
@@ -22,7 +22,7 @@ STEP_MS, TURNS = 2, 6
 #: How many of these it takes until a replica has its snapshot.
 SYNC_STEPS = 10
 OPTIONS = """--hz 500 --appendonly yes --appendfsync no --notify-keyspace-events KA
-    --repl-diskless-sync no --lazyfree-lazy-expire no --lazyfree-lazy-server-del no
+    --repl-diskless-sync no --rdbcompression no --lazyfree-lazy-expire no --lazyfree-lazy-server-del no
     --lazyfree-lazy-user-del no --lua-time-limit 0"""
 CLUSTER = "--cluster-enabled yes --cluster-require-full-coverage no --cluster-node-timeout 100000000"
 #: A node takes this time and these turns until it answers for its slots: each 50th turn looks at the cluster.
@@ -168,7 +168,7 @@ class Real:
         payload = reply.encode("utf-8", "surrogateescape")
         if words[-1].startswith("@slot:"):
             self.dumps[words[-1][6:]] = payload
-        return numbers_of(payload)
+        return payload_text(payload)
 
     def gone(self, client):
         client.connection.close()
@@ -375,6 +375,10 @@ class Real:
         return lines + [f"info\t{name}\t{fields[name]}" for name in FIELDS]
 
 
+#: Records whose version stands at this place; the simulated server leaves it out, as the engine does.
+VERSIONED = {b"LOCK.APPLY": 2, b"LOCK.TICK": 1}
+
+
 class Reader:
     """Reads commands that a server has written, to a file or to a replica."""
 
@@ -393,7 +397,9 @@ class Reader:
                 self.db = words[1].decode()
                 continue
             if words[0] == b"RESTORE":
-                words[3] = numbers_of(words[3]).encode()
+                words[3] = payload_text(words[3]).encode()
+            if words[0] in VERSIONED:
+                assert words.pop(VERSIONED[words[0]]) == b"1", words
             db = "-" if words[0] in (b"MULTI", b"EXEC") else self.db
             found.append("\t".join([self.kind, db, *(word.decode("utf-8", "surrogateescape") for word in words)]))
         return found

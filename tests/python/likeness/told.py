@@ -35,9 +35,8 @@ The simulated server lacks these. Other simulated lives, and `make differ`, are 
 
 import itertools
 import re
-import struct
 
-from harness.payload import body
+from harness.payload import MODULE_TYPE, blocks_of, body
 from harness.wire import ServerError
 
 #: Errors of the server itself whose words differ from version to version.
@@ -45,9 +44,8 @@ WORDED_OTHERWISE = {"NOPERM", "READONLY", "EXECABORT", "MOVED", "ASK"}
 #: How servers say in scripts that a user has no right to run a command.
 NO_RIGHT = ("NOPERM", "ACL failure", "can't run this command or subcommand", "has no permissions")
 MINTED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
-#: A lock as the simulated server has packed it: blocks of bytes behind the number 2.
-PACKED = re.compile(r"(?<![0-9,])2((?:,x[0-9a-f]*)+)")
-OF_MINTED = re.compile(r",36,(\d{15,20},\d{15,20},\d{15,20},\d{15,20},\d+)")
+#: A lock in a payload: the bytes of its blocks.
+BLOCKS = re.compile(r"\bx01(?:[0-9a-f]{2}){10,}(?:,x01(?:[0-9a-f]{2})+)*\b")
 #: What a connection's life is multiplied by on the simulated server.
 LIVES = 100
 #: What the simulated server tells where it is chance in which order a real one does what comes next.
@@ -85,49 +83,20 @@ def flat(reply, clients):
     return [f"${reply}"]
 
 
-def numbers_of(payload):
-    """The numbers of a lock that DUMP gave, as the simulated server writes them; of a string, that it is one."""
-    data = body(payload)
-    if data[0] != 7:
-        return "text"
-    at, found = 1, []
-    while at < len(data):
-        kind = data[at] >> 6
-        if kind == 0:
-            number, at = data[at] & 63, at + 1
-        elif kind == 1:
-            number, at = (data[at] & 63) << 8 | data[at + 1], at + 2
-        elif data[at] == 0x80:
-            number, at = struct.unpack(">I", data[at + 1 : at + 5])[0], at + 5
-        else:
-            number, at = struct.unpack(">Q", data[at + 1 : at + 9])[0], at + 9
-        found.append(number)
-    # The module's number first, then pairs of what comes and the number itself, then the end.
-    return ",".join(str(number) for number in found[2:-1:2])
+def payload_text(payload):
+    """The blocks of a lock that DUMP gave, as the simulated server writes them; of a string, that it is one."""
+    value = body(payload)
+    return ",".join(f"x{block.hex()}" for block in blocks_of(value)[1]) if value[0] == MODULE_TYPE else "text"
 
 
-def unpacked(line):
-    """The line with the numbers of a packed lock one by one."""
-    return PACKED.sub(lambda found: ",".join(["1", *map(str, numbers_in(found[1].split(",x")[1:]))]), line)
+def unblocked(line):
+    """The line with what stands in the blocks of locks, owners as they are. The simulated server's blocks are smaller."""
+    return BLOCKS.sub(lambda found: "".join(map(text_of, found[0].split(","))), line)
 
 
-def numbers_in(blocks):
-    """The numbers in blocks of bytes. Each is its length, and as many bytes; none lies in two blocks."""
-    for block in map(bytes.fromhex, blocks):
-        at = 0
-        while at < len(block):
-            yield int.from_bytes(block[at + 1 : at + 1 + block[at]], "little")
-            at += 1 + block[at]
-
-
-def with_texts(numbers):
-    """The line with owners that the server has minted as texts: each is 36 bytes, in five numbers."""
-    return OF_MINTED.sub(lambda found: text_of(found[1].split(",")), numbers)
-
-
-def text_of(numbers):
-    data = b"".join(struct.pack("<Q", int(number)) for number in numbers)[:36]
-    return f",36,{data.decode('ascii', 'replace')}"
+def text_of(block):
+    """A block without its version and flags."""
+    return bytes.fromhex(block[1:])[2:].decode("latin-1").encode("unicode_escape").decode()
 
 
 class Names:
@@ -138,7 +107,7 @@ class Names:
 
     def plain(self, line):
         """The line without what cannot be the same."""
-        return MINTED.sub(lambda found: self.known.setdefault(found[0], f"minted{len(self.known)}"), with_texts(unpacked(line)))
+        return MINTED.sub(lambda found: self.known.setdefault(found[0], f"minted{len(self.known)}"), unblocked(line))
 
 
 def simulated(text):
