@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redislock_client::redis::{
-    Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, RedisError, Value, cmd,
+    Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value, cmd,
 };
 
 use crate::exit::{Code, Failure, code_of_reply};
@@ -37,6 +37,10 @@ impl Refusal {
     }
 
     fn of(error: RedisError) -> Self {
+        if error.kind() == ErrorKind::AuthenticationFailed {
+            // The driver keeps no word of the server's.
+            return Self::Reply("WRONGPASS the server refused the login".to_owned());
+        }
         let text = match error.is_timeout() {
             true => format!("no reply within {} s", PATIENCE.as_secs()),
             false => error.to_string(),
@@ -55,10 +59,7 @@ impl Refusal {
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Broken(text) => match text.contains("AuthenticationFailed") {
-                true => Self::new(Code::NotAllowed, text),
-                false => Self::new(Code::Unavailable, text),
-            },
+            Refusal::Broken(text) => Self::new(Code::Unavailable, text),
             Refusal::Reply(text) => Self::new(code_of_reply(&text), text),
         }
     }

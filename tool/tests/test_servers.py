@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+from harness.group import is_primary
 from harness.limits import ELECTED_SECONDS, eventually
 from harness.proxy import Proxy
 from harness.replicas import AT_ONCE, is_linked
@@ -147,7 +148,7 @@ def group(start_server, tool_for):
 def promoted(primary, replica):
     """Kills the primary; returns when the replica has its place."""
     primary.kill()
-    eventually(lambda: replica.info("replication")["role"] == "master", "it is promoted", limit=ELECTED_SECONDS)
+    eventually(lambda: is_primary(replica), "it is promoted", limit=ELECTED_SECONDS)
 
 
 def await_renewal(server, name):
@@ -211,3 +212,17 @@ def test_address_leads_to_another_server(start_server, tool_for, name, keeps):
     assert code == (4 if keeps else 79), said
     assert not is_held(replica, name)
     door.close()
+
+
+def test_sentinel_that_wants_a_password_is_a_refused_login(start_server, tool_for, name):
+    """Sentinels are asked without one: no wait makes that better."""
+    server = start_server()
+    (sentinel,) = watched(start_server, server.port, replicas=0, sentinels=1)
+    tool = tool_for(server.port)
+    tool.environment["REDISLOCK_URL"] = f"redis+sentinel://127.0.0.1:{sentinel.port}/{GROUP}"
+    assert tool("run", name, "true").returncode == 0
+    sentinel.admin("ACL", "SETUSER", "default", "resetpass", ">secret")
+    for words in (["run", "--wait", "forever", name, "true"], ["ls"]):
+        done = tool(*words)
+        assert done.returncode == 77 and done.stderr.count("\n") == 1, done.stderr
+        assert "NOAUTH" in done.stderr and "secret" not in done.stderr

@@ -136,6 +136,12 @@ pub enum Error {
         /// What the server said, and how to load the module.
         message: String,
     },
+    /// The server refused the login: it wants a password, another one, or another user.
+    #[non_exhaustive]
+    LoginRefused {
+        /// What the server said.
+        message: String,
+    },
     /// No server answered in time, or none that grants locks.
     #[non_exhaustive]
     ConnectionFailed {
@@ -178,6 +184,7 @@ impl Error {
                 | Self::LockKindMismatch { .. }
                 | Self::QueueFull { .. }
                 | Self::Quarantine { .. }
+                | Self::LoginRefused { .. }
                 | Self::Refused { .. }
         )
     }
@@ -208,7 +215,8 @@ impl Error {
                     "{message}: this server is a node of a cluster: Locks::builder().cluster([..])"
                 ),
             },
-            "NOAUTH" => Self::Refused {
+            "WRONGPASS" => Self::LoginRefused { message },
+            "NOAUTH" => Self::LoginRefused {
                 message: "NOAUTH this server wants a password, and its address names none: \
                           redis://:password@host:port"
                     .to_owned(),
@@ -281,6 +289,7 @@ impl fmt::Display for Error {
             | Self::QueueFull { message }
             | Self::NotConfirmed { message }
             | Self::ModuleMissing { message }
+            | Self::LoginRefused { message }
             | Self::ConnectionFailed { message, .. }
             | Self::Refused { message }
             | Self::Invalid { message } => f.write_str(message),
@@ -308,10 +317,8 @@ mod tests {
     fn each_error_code_is_what_the_table_says() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/errors.md");
         let page = std::fs::read_to_string(page).expect("the table of error codes");
-        let rows: Vec<Vec<&str>> = page
-            .lines()
-            .filter_map(|line| Some(line.strip_prefix("| `")?.split(" | ").collect()))
-            .collect();
+        let rows: Vec<Vec<&str>> =
+            page.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split(" | ").collect())).collect();
         assert!(rows.len() > 10, "{rows:?}");
         for row in rows {
             let text = format!("{} {}", row[0], row[1]).replace('`', "");

@@ -74,6 +74,11 @@ impl Failure {
         }
     }
 
+    /// Whether the server refused the login.
+    pub(crate) fn is_login(&self) -> bool {
+        matches!(self, Self::Refused(text) if text.starts_with("NOAUTH") || text.starts_with("WRONGPASS"))
+    }
+
     pub(crate) fn broken(why: impl Into<String>) -> Self {
         Self::Broken(why.into(), None)
     }

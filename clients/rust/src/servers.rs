@@ -183,12 +183,12 @@ impl Servers {
         if self.address(name).is_none() {
             self.find().await.map_err(unknown)?;
         }
-        self.address(name).ok_or_else(|| unknown("no node has its slot".to_owned()))
+        self.address(name).ok_or_else(|| unknown(Failure::broken("no node has its slot")))
     }
 
     /// Asks where the primary is, or the primaries of a cluster; why it is left unknown if nobody can tell.
-    async fn find(&self) -> Result<(), String> {
-        let (nodes, mut why) = (self.known().nodes.clone(), String::new());
+    async fn find(&self) -> Result<(), Failure> {
+        let (nodes, mut why) = (self.known().nodes.clone(), Failure::broken("no server is named"));
         for (number, node) in nodes.into_iter().enumerate() {
             let found = match &self.topology {
                 Topology::Sentinel { service, .. } => self.ask_sentinel(&node, service).await,
@@ -196,7 +196,12 @@ impl Servers {
                 Topology::Single(_) => return Ok(()),
             };
             if let Err(its) = found {
-                why = format!("{}: {its}", address_of(&node));
+                why = match its {
+                    login @ Failure::Refused(_) if login.is_login() => login.at(&address_of(&node)),
+                    Failure::Refused(text) | Failure::Broken(text, _) => {
+                        Failure::broken(format!("{}: {text}", address_of(&node)))
+                    }
+                };
                 continue;
             }
             // The one that answers is asked first.
@@ -209,14 +214,14 @@ impl Servers {
         Err(why)
     }
 
-    async fn ask_sentinel(&self, sentinel: &ConnectionInfo, service: &str) -> Result<(), String> {
+    async fn ask_sentinel(&self, sentinel: &ConnectionInfo, service: &str) -> Result<(), Failure> {
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
         let address = match ask_once(sentinel, &command).await? {
             Value::Array(found) => primary_address(&found),
-            _ => return Err(format!("this sentinel watches no primary named {service}")),
+            _ => return Err(Failure::broken(format!("this sentinel watches no primary named {service}"))),
         };
-        let address = address.ok_or("its reply is no address")?;
+        let address = address.ok_or_else(|| Failure::broken("its reply is no address"))?;
         let last = {
             let mut known = self.known();
             known.primary = Some(address.clone());
@@ -228,11 +233,11 @@ impl Servers {
         Ok(())
     }
 
-    async fn ask_cluster(&self, node: &ConnectionInfo) -> Result<(), String> {
+    async fn ask_cluster(&self, node: &ConnectionInfo) -> Result<(), Failure> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let Value::Array(rows) = ask_once(node, &command).await? else {
-            return Err("its reply is no table of slots".to_owned());
+            return Err(Failure::broken("its reply is no table of slots"));
         };
         let by = address_of(node);
         let (mut slots, mut nodes) = (HashMap::new(), Vec::new());
@@ -247,7 +252,7 @@ impl Servers {
             nodes.extend(addresses);
         }
         if slots.is_empty() {
-            return Err("no node that it knows has slots".to_owned());
+            return Err(Failure::broken("no node that it knows has slots"));
         }
         let mut known = self.known();
         known.slots = slots;
@@ -342,16 +347,20 @@ impl Servers {
     }
 }
 
-/// The reply of a server that is asked nothing else, or why there is none.
-async fn ask_once(server: &ConnectionInfo, command: &Cmd) -> Result<Value, String> {
-    let asked = async { Link::plain(server.clone()).await?.call(command, ATTEMPT).await };
-    asked.await.map(|(value, _)| value).map_err(|failure| match failure {
-        Failure::Broken(text, _) | Failure::Refused(text) => text,
-    })
+/// The reply of a server that is asked nothing else.
+async fn ask_once(server: &ConnectionInfo, command: &Cmd) -> Result<Value, Failure> {
+    let (value, _) = Link::plain(server.clone()).await?.call(command, ATTEMPT).await?;
+    Ok(value)
 }
 
-fn unknown(why: String) -> Failure {
-    Failure::broken(format!("nobody knows which server is the primary: {why}"))
+/// Why no server is known. One that refuses the login would refuse it again.
+fn unknown(why: Failure) -> Failure {
+    match why {
+        Failure::Broken(text, _) => {
+            Failure::broken(format!("nobody knows which server is the primary: {text}"))
+        }
+        refused @ Failure::Refused(_) => refused,
+    }
 }
 
 /// The address of a primary as a sentinel names it.

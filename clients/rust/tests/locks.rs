@@ -210,7 +210,7 @@ async fn a_user_with_a_password_is_logged_in_everywhere() {
     waits.await.unwrap().unwrap().release().await.unwrap();
     let wrong = Locks::open(format!("redis://ann:wrong@127.0.0.1:{}", server.port)).unwrap();
     let refused = timeout(PATIENCE, wrong.lock("k").acquire()).await.unwrap().unwrap_err();
-    assert!(matches!(refused, Error::Refused { .. }), "{refused:?}");
+    assert!(matches!(refused, Error::LoginRefused { .. }), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

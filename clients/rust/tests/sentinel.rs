@@ -25,8 +25,13 @@ async fn the_primary_is_found_and_logged_in_to() {
     assert!(primary.is_held("k"));
     guard.release().await.unwrap();
     let refused = locks("redis://ann:wrong@any").acquire().await.unwrap_err();
-    assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+    assert!(matches!(refused, Error::LoginRefused { .. }), "{refused}");
     let other = Locks::builder().sentinel([sentinel.url()], "another").build().unwrap();
     let unknown = other.lock("k").wait(Duration::from_millis(50)).acquire().await.unwrap_err();
     assert!(matches!(unknown, Error::ConnectionFailed { .. }), "{unknown}");
+    sentinel.ask::<String>(&["ACL", "SETUSER", "default", "resetpass", ">secret"]);
+    let refused = locks("redis://ann:secret@any").acquire().await.unwrap_err();
+    let told = refused.to_string();
+    assert!(matches!(refused, Error::LoginRefused { .. }), "{refused:?}");
+    assert!(told.starts_with("NOAUTH") && told.contains("redis://:password@host:port"), "{told}");
 }
