@@ -33,7 +33,7 @@ async function timeOf(pair) {
 async function pairs(driver, client, locks) {
   const send = client.call ? (...words) => client.call(...words) : (...words) => client.sendCommand(words);
   const ways = {
-    redislock: () => locks.using("ours", () => undefined),
+    redislock: () => locks.run("ours", () => undefined),
     "the bare commands": async () => {
       const owner = randomUUID();
       const token = await send("LOCK.ACQUIRE", "bare", owner, "PX", "30000");
@@ -81,7 +81,7 @@ const processorMs = () => {
 async function crowd(driver, client, locks) {
   const send = client.call ? (...words) => client.call(...words) : (...words) => client.sendCommand(words);
   const holder = await locks.acquire("crowd");
-  const all = Array.from({ length: TASKS }, () => locks.using("crowd", () => undefined));
+  const all = Array.from({ length: TASKS }, () => locks.run("crowd", () => undefined));
   await pause(2000);
   const connections = String(await send("CLIENT", "LIST")).trim().split("\n").length;
   tell(driver, "redislock", `connections while ${TASKS} tasks wait`, [connections]);

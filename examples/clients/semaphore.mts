@@ -17,7 +17,7 @@ if ((await redis.dbsize()) > 0 && process.env.REDISLOCK_EXAMPLES !== "anywhere")
 }
 
 async function job(): Promise<void> {
-  await licence.using({ wait: 60_000 }, async () => {
+  await licence.run({ wait: 60_000 }, async () => {
     now += 1;
     most = Math.max(most, now);
     await pause(20);

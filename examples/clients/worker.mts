@@ -19,7 +19,7 @@ async function work(): Promise<void> {
   for (;;) {
     const customer = await redis.rpop("payments");
     if (customer === null) return;
-    await locks.using(`customer:${customer}`, { lease: 10_000, wait: 60_000 }, async (hold) => {
+    await locks.run(`customer:${customer}`, { lease: 10_000, wait: 60_000 }, async (hold) => {
       const before = Number(await redis.get(`balance:${customer}`));
       await pause(5, undefined, { signal: hold.signal }); // ends here if the lock is lost
       await redis.set(`balance:${customer}`, before + 1);

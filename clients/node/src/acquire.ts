@@ -10,16 +10,17 @@
 import { deadlineOf, now, pauseBefore } from "./clock.js";
 import { acquireCommand, freshOwner, type How, type Request, routingKey, tokenOf } from "./commands.js";
 import {
-  Cancelled,
-  ConnectionFailed,
+  abortOf,
+  ConnectionFailedError,
   codeOf,
   highestFor,
   LockError,
-  LockTimeout,
+  LockTimeoutError,
   mayPass,
   meaningOf,
   ofLease,
-  Quarantine,
+  QuarantineError,
+  Stopped,
 } from "./errors.js";
 import { givingUp } from "./give-up.js";
 import type { Grant } from "./hold.js";
@@ -49,7 +50,7 @@ const SILENT = new Error("the client is silent");
 /** A token that no hold ever has: a release with it ends a wait, and no hold. */
 const NOBODYS = 1;
 
-const lateReply = (): Error => new ConnectionFailed("no answer in time");
+const lateReply = (): Error => new ConnectionFailedError("no answer in time");
 
 /** What came of a request: a grant, one whose lease is over, a wait, or nothing. */
 type Answer = Grant | "over" | "taken" | "failed";
@@ -60,7 +61,7 @@ export interface Context {
   readonly lines: Lines;
   readonly lineUp: LineUp;
   /** How long no server may answer until a wait without an end fails. */
-  readonly timeout: number;
+  readonly serverTimeout: number;
   readonly attempts: Set<Attempt>;
   readonly loose: LooseEnds;
   readonly waits: (request: Request) => void;
@@ -119,10 +120,10 @@ export class Attempt {
   ) {
     this.#context = context;
     this.#request = request;
-    this.#key = routingKey(request.names);
+    this.#key = routingKey(request.keys);
     this.#waits = wait !== 0;
     this.#until = this.#began + (wait ?? Number.POSITIVE_INFINITY);
-    this.#end = this.#until + (this.#waits ? OVERTIME_MS : Math.min(context.timeout, OVERTIME_MS));
+    this.#end = this.#until + (this.#waits ? OVERTIME_MS : Math.min(context.serverTimeout, OVERTIME_MS));
   }
 
   /** What was asked last. */
@@ -137,12 +138,11 @@ export class Attempt {
   }
 
   async run(signal: AbortSignal | undefined): Promise<Grant> {
-    const cancel = () => this.stop(new Cancelled("the request was cancelled", signal?.reason));
-    if (signal?.aborted) throw new Cancelled("the request was cancelled", signal.reason);
-    const detach = signal && onAbort(signal, cancel);
+    if (signal?.aborted) throw abortOf(signal);
+    const detach = signal && onAbort(signal, () => this.stop(abortOf(signal)));
     this.#context.attempts.add(this);
-    const { names, owner } = this.#request;
-    const mayHold = this.#context.loose.take(owner, names);
+    const { keys, owner } = this.#request;
+    const mayHold = this.#context.loose.take(owner, keys);
     this.#isBound = this.#hasPlace = mayHold !== undefined;
     this.#known = mayHold === true;
     try {
@@ -187,7 +187,7 @@ export class Attempt {
     for (let answer = first, failures = 0; ; answer = await this.#ask(failures)) {
       if (typeof answer === "object") return answer;
       if (answer === "failed") {
-        if (now() - this.#heardAt >= this.#context.timeout) this.#unheard();
+        if (now() - this.#heardAt >= this.#context.serverTimeout) this.#unheard();
         await this.#pause(failures++);
         continue;
       }
@@ -212,8 +212,8 @@ export class Attempt {
   }
 
   #tooLate(): Error {
-    if (this.#trouble instanceof Quarantine) return this.#trouble;
-    return new LockTimeout(this.#inVain(), this.#trouble);
+    if (this.#trouble instanceof QuarantineError) return this.#trouble;
+    return new LockTimeoutError(this.#inVain(), this.#trouble);
   }
 
   /** What a caller is told first if it was in vain. */
@@ -223,8 +223,8 @@ export class Attempt {
 
   /** Asks over the user's client, or around it: see `Route`. */
   async #ask(failures = 0): Promise<Answer> {
-    const { route, most, timeout } = this.#context;
-    if (route.isClosed) throw new ConnectionFailed(this.#closedClient());
+    const { route, most, serverTimeout } = this.#context;
+    if (route.isClosed) throw new ConnectionFailedError(this.#closedClient());
     const single = this.#request.names.length === 1;
     const how: How = {
       queue: single && this.#waits && this.#left() > 0 ? most.queue : undefined,
@@ -233,7 +233,7 @@ export class Attempt {
     };
     const sentAt = now();
     // A request that does not wait has this time for all its repetitions together.
-    const until = this.#waits ? Math.min(sentAt + timeout, this.#end) : this.#end;
+    const until = this.#waits ? Math.min(sentAt + serverTimeout, this.#end) : this.#end;
     const before = this.#known;
     this.#known = true;
     const command = () => this.#unstopped(acquireCommand(this.#request, how));
@@ -250,7 +250,7 @@ export class Attempt {
       this.#isTold = false;
     } catch (error) {
       this.#heedLater(asking);
-      if (!(error instanceof Cancelled)) this.#underway = undefined;
+      if (!(error instanceof Stopped)) this.#underway = undefined;
       // What is refused is not granted, and a release would end what the owner holds by another request.
       if (!(error instanceof LockError) && !mayPass(meaningOf(error))) this.#known = before;
       return this.#failed(error);
@@ -275,7 +275,7 @@ export class Attempt {
   /** Lets nothing be sent when the caller has left. */
   #unstopped<T>(words: T): T {
     if (this.#stop.error !== undefined) throw this.#stop.error;
-    if (!this.#context.attempts.has(this)) throw new ConnectionFailed("the request has ended");
+    if (!this.#context.attempts.has(this)) throw new ConnectionFailedError("the request has ended");
     return words;
   }
 
@@ -316,7 +316,7 @@ export class Attempt {
     this.#overtaken = undefined;
     if (!isAnswered && !this.#request.isNamed) {
       this.#giveUp();
-      this.#request = { ...this.#request, owner: freshOwner() };
+      this.#request = { ...this.#request, owner: freshOwner(this.#request.label) };
       this.#known = this.#tied = this.#hasPlace = false;
     }
     return this.#ask();
@@ -324,7 +324,7 @@ export class Attempt {
 
   /** Throws what is final; else says whether to repeat the request ("failed") or to wait ("taken"). */
   #failed(error: unknown): "taken" | "failed" {
-    if (error instanceof Cancelled) throw error;
+    if (error instanceof Stopped) throw error;
     const { most, route } = this.#context;
     const meaning = meaningOf(error, route.driver.server !== undefined);
     this.#trouble = meaning === "again" ? error : meaning;
@@ -336,8 +336,8 @@ export class Attempt {
     const block = highestFor("BLOCK", error);
     if (queue !== undefined && queue < most.queue) most.queue = queue;
     else if (block !== undefined && block < most.block) most.block = block;
-    else if (meaning instanceof Quarantine && this.#waits) return this.#report("taken");
-    else if (meaning !== "again" && !(meaning instanceof ConnectionFailed)) throw ofLease(meaning, this.#request.lease);
+    else if (meaning instanceof QuarantineError && this.#waits) return this.#report("taken");
+    else if (meaning !== "again" && !(meaning instanceof ConnectionFailedError)) throw ofLease(meaning, this.#request.lease);
     else if (this.#waits && isReply(error)) return this.#report("failed");
     return "failed";
   }
@@ -366,11 +366,11 @@ export class Attempt {
     const where = this.#context.route.where(this.#key);
     const trouble = this.#trouble;
     if (this.#refusal !== undefined) {
-      return new ConnectionFailed(`${this.#refusal.message}: ${this.#inVain()} at ${where}`, this.#refusal);
+      return new ConnectionFailedError(`${this.#refusal.message}: ${this.#inVain()} at ${where}`, this.#refusal);
     }
     const silence = ((now() - this.#heardAt) / 1000).toFixed(1);
     const why = `no reply from ${where} for ${silence} s: ${textOf(trouble)}`;
-    return new ConnectionFailed(`${this.#inVain()}: ${why}; the client is ${this.#context.route.driver.state}`, trouble);
+    return new ConnectionFailedError(`${this.#inVain()}: ${why}; the client is ${this.#context.route.driver.state}`, trouble);
   }
 
   /** Waits for a change: until it is worth asking again, at the latest when the time is over. */
@@ -385,7 +385,7 @@ export class Attempt {
       await this.#inTime(ready, this.#until);
     } catch (error) {
       stop();
-      if (error instanceof ConnectionFailed) return;
+      if (error instanceof ConnectionFailedError) return;
       throw error;
     }
     return this.#block(true);
@@ -408,10 +408,10 @@ export class Attempt {
 
   /** Waits over a connection of its own, which may be kept for it. */
   async #block(isKept = false): Promise<void> {
-    const { lines, most, timeout } = this.#context;
+    const { lines, most, serverTimeout } = this.#context;
     const { names } = this.#request;
     this.#isSilent = false;
-    const limit = Math.min(Math.max(this.#left(), 0) + MARGIN_MS, timeout, BELIEVED_MS);
+    const limit = Math.min(Math.max(this.#left(), 0) + MARGIN_MS, serverTimeout, BELIEVED_MS);
     const taking = lines.take(this.#key, limit, isKept);
     let line: Line;
     try {
@@ -454,9 +454,9 @@ export class Attempt {
       const settling = lines.settle(line, waiting);
       this.#context.background(settling);
       this.#heedLater(waiting);
-      if (error instanceof Cancelled) throw error;
+      if (error instanceof Stopped) throw error;
       this.#underway = undefined;
-      if (error instanceof ConnectionFailed && line.isOpen) {
+      if (error instanceof ConnectionFailedError && line.isOpen) {
         if (this.#tied) this.#await(settling);
         // Several names have no QUEUE. Only another BLOCK takes over their place, before this connection is closed.
         this.#isSilent = names.length > 1;
@@ -489,7 +489,7 @@ export class Attempt {
     this.#late.add(done);
   }
 
-  /** The promise's outcome; `ConnectionFailed` if it takes too long, `Cancelled` if the caller cancels. */
+  /** The promise's outcome; `ConnectionFailedError` if it takes too long, `Stopped` if the caller cancels. */
   #inTime<T>(promise: Promise<T>, at: number, late = lateReply): Promise<T> {
     return this.#stop.inTime(promise, at, late);
   }

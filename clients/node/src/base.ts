@@ -1,19 +1,21 @@
 /** What locks on one server (or group) and locks over independent servers have in common. */
 
 import { now } from "./clock.js";
-import type { Kind } from "./commands.js";
-import { Cancelled, isAbort, LockLost, LockTimeout } from "./errors.js";
+import { hostLabel, type Kind } from "./commands.js";
+import { isAbort, LockLostError, LocksClosedError, LockTimeoutError, Stopped } from "./errors.js";
 import { type Grant, Hold, type Keeper, type Life, lifeOf, type Told } from "./hold.js";
 import { Journal, type Logger, quoted } from "./journal.js";
 import { checkLeader, Leader, type LeaderOptions } from "./leader.js";
 import {
   checked,
   checkHooks,
+  checkLabel,
   checkLease,
   checkLogger,
   checkName,
   checkNames,
   checkOptions,
+  checkPrefix,
   checkRequest,
 } from "./rules.js";
 import { awake, pause, scheduler } from "./scheduler.js";
@@ -25,10 +27,10 @@ export interface Hooks {
   granted?(event: { names: readonly string[]; owner: string; token: number; waitedMs: number }): void;
   /** A request began to wait in line. */
   waiting?(event: { names: readonly string[]; owner: string }): void;
-  /** A lock was not to be had in time. */
+  /** A lock could not be acquired in time. */
   timedOut?(event: { names: readonly string[]; owner: string; waitedMs: number }): void;
   /** A hold was lost. */
-  lost?(event: { hold: Hold; error: LockLost }): void;
+  lost?(event: { hold: Hold; error: LockLostError }): void;
   /** A hold was given up by its holder. */
   released?(event: { hold: Hold; heldMs: number }): void;
   /** A hold was collected, though it was not given up: it is renewed no more, and ends with its lease. */
@@ -46,7 +48,11 @@ export interface BaseOptions {
    * For how many milliseconds no server may answer until a wait without an end fails: 1 or more. A request that does
    * not wait fails after 2 s at the latest. Default: 10,000.
    */
-  readonly timeout?: number | undefined;
+  readonly serverTimeout?: number | undefined;
+  /** The holder's name for operators: 1 to 200 bytes. The owner of each hold is the label and a UUID. Default: host:pid. */
+  readonly label?: string | undefined;
+  /** What stands before each name on the server. `hold.name` is without it. Default: nothing. */
+  readonly prefix?: string | undefined;
   readonly hooks?: Hooks | undefined;
   /** Gets a line for each event that an operator should know. Without it, `NODE_DEBUG=redislock` shows them. */
   readonly logger?: Logger | undefined;
@@ -56,22 +62,31 @@ export interface AcquireOptions {
   /**
    * How many milliseconds the server holds the lock unless it is renewed: from 100 to the server's
    * `redislock.max-lease`, an hour by default, or to its quarantine if that is shorter. The server refuses a longer
-   * one (`Refused`).
+   * one (`ServerRefusedError`).
    */
   readonly lease?: number | undefined;
   /** How long to wait for the lock, in milliseconds. 0: not at all. Default: without end. */
   readonly wait?: number | undefined;
-  /** Cancels the request. `using` also hands it to the body, by `hold.signal`. */
+  /** Cancels the request, which then rejects with its reason. `run` also hands it to the body, by `hold.signal`. */
   readonly signal?: AbortSignal | undefined;
   /** False leaves the lease to its end. Default: true. */
   readonly renew?: boolean | undefined;
-  /** The longest hold, in milliseconds: 100 or more. It ends then, whatever happens. Default: without end. */
-  readonly longest?: number | undefined;
+  /**
+   * For how many milliseconds the lock stays taken from its grant at least, whatever happens to its holder: 100 or more.
+   * The server keeps it. A release before that ends the hold, and leaves the lock taken for the rest. Not for readers.
+   * Default: not at all.
+   */
+  readonly minHold?: number | undefined;
+  /** After how many milliseconds the hold ends at the latest: 100 or more. The last lease is cut to it. Default: never. */
+  readonly maxHold?: number | undefined;
   /** An owner of your own, 1 to 256 bytes, but not `*`. Default: a fresh one, as host:pid:uuid. */
   readonly owner?: string | undefined;
 }
 
-/** What the body of `using` may use of its hold. */
+/** The options of a request that does not wait. */
+export type TryOptions = Omit<AcquireOptions, "wait">;
+
+/** What the body of `run` may use of its hold. */
 export type Body<T> = (hold: Hold) => Promise<T> | T;
 
 /** Called once, when no server has answered a waiting request for so long that it would fail without this. */
@@ -99,14 +114,15 @@ export class Lock {
     return this.#locks.take(this.#wanted, options);
   }
 
-  /**
-   * Takes the lock, runs the body and gives the lock up, whatever the body does. If the lock is lost meanwhile,
-   * `hold.signal` is aborted, and the call ends in `LockLost` as soon as the body has ended.
-   */
-  using<T>(body: Body<T>): Promise<T>;
-  using<T>(options: AcquireOptions, body: Body<T>): Promise<T>;
-  using<T>(first: AcquireOptions | Body<T>, second?: Body<T>): Promise<T> {
-    return this.run(first, second);
+  /** Takes the lock if it is free now; null if the server says that it is not. All else is an error, as of `acquire`. */
+  async tryAcquire(options: TryOptions = {}): Promise<Hold | null> {
+    checkRequest(options, { isTry: true });
+    try {
+      return await this.#locks.take(this.#wanted, { ...options, wait: 0 });
+    } catch (error) {
+      if (error instanceof LockTimeoutError) return null;
+      throw error;
+    }
   }
 
   /** @internal Takes the lock, and tells of each time for which no server answers. */
@@ -114,13 +130,19 @@ export class Lock {
     return this.#locks.take(this.#wanted, options, troubled);
   }
 
-  /** @internal The process stays alive for the request and the release, and for the body as long as that sees to it. */
+  /**
+   * Takes the lock, runs the body and gives the lock up, whatever the body does. If the lock is lost meanwhile,
+   * `hold.signal` is aborted, and the call ends in `LockLostError` as soon as the body has ended. The process stays alive
+   * for the request and the release, and for the body as long as that sees to it.
+   */
+  run<T>(body: Body<T>): Promise<T>;
+  run<T>(options: AcquireOptions, body: Body<T>): Promise<T>;
   async run<T>(first: AcquireOptions | Body<T>, second?: Body<T>): Promise<T> {
     const [options, body] = typeof first === "function" ? [{}, first] : [first, second];
     if (typeof first === "function" && second !== undefined) {
-      throw new TypeError("using takes its options before its body");
+      throw new TypeError("run takes its options before its body");
     }
-    if (typeof body !== "function") throw new TypeError("using needs a body");
+    if (typeof body !== "function") throw new TypeError("run needs a body");
     const hold = await this.acquire(options);
     hold.keep();
     const detach = options.signal === undefined ? undefined : hold.follow(options.signal);
@@ -142,18 +164,20 @@ export class Lock {
 function reasonOf(error: unknown, hold: Hold): unknown {
   const { loss } = hold;
   if (loss === undefined || error === loss) return error;
-  return isAbort(error) ? new LockLost(loss.message, loss.reason, error) : error;
+  return isAbort(error) ? new LockLostError(loss.message, loss.reason, error) : error;
 }
 
-const BASE_OPTIONS = ["lease", "timeout", "hooks", "logger"];
+const BASE_OPTIONS = ["lease", "serverTimeout", "label", "prefix", "hooks", "logger"];
 const LEASE_MS = 30_000;
-const TIMEOUT_MS = 10_000;
+const SERVER_TIMEOUT_MS = 10_000;
 /** How long close() takes at most. */
 const CLOSE_MS = 5000;
 
 export abstract class Base implements AsyncDisposable {
   protected readonly lease: number;
-  protected readonly timeout: number;
+  protected readonly serverTimeout: number;
+  protected readonly label: string;
+  protected readonly prefix: string;
   readonly #hooks: Hooks;
   readonly #lives = new Set<Life>();
   readonly #leaders = new Set<Leader>();
@@ -166,10 +190,14 @@ export abstract class Base implements AsyncDisposable {
   protected constructor(options: BaseOptions, more: readonly string[] = []) {
     checkOptions(options, [...BASE_OPTIONS, ...more]);
     this.lease = options.lease ?? LEASE_MS;
-    this.timeout = options.timeout ?? TIMEOUT_MS;
+    this.serverTimeout = options.serverTimeout ?? SERVER_TIMEOUT_MS;
+    this.label = options.label ?? hostLabel();
+    this.prefix = options.prefix ?? "";
     this.#hooks = options.hooks ?? {};
     checkLease(this.lease);
-    checked("timeout", this.timeout, 1);
+    checked("serverTimeout", this.serverTimeout, 1);
+    checkLabel(this.label);
+    checkPrefix(this.prefix);
     checkHooks(this.#hooks);
     checkLogger(options.logger);
     this.journal = new Journal(options.logger, (address) => this.#call(() => this.#hooks.reconnected?.({ address })));
@@ -209,11 +237,16 @@ export abstract class Base implements AsyncDisposable {
     return this.lock(name).acquire(options);
   }
 
-  /** Takes the exclusive lock of this name for as long as the body runs: see `Lock.using`. */
-  using<T>(name: string, body: Body<T>): Promise<T>;
-  using<T>(name: string, options: AcquireOptions, body: Body<T>): Promise<T>;
-  using<T>(name: string, first: AcquireOptions | Body<T>, second?: Body<T>): Promise<T> {
-    return this.lock(name).run(first, second);
+  /** Takes the exclusive lock of this name for as long as the body runs: see `Lock.run`. */
+  run<T>(name: string, body: Body<T>): Promise<T>;
+  run<T>(name: string, options: AcquireOptions, body: Body<T>): Promise<T>;
+  run<T>(name: string, ...rest: [Body<T>] | [AcquireOptions, Body<T>]): Promise<T> {
+    return this.lock(name).run(...(rest as [AcquireOptions, Body<T>]));
+  }
+
+  /** Takes the exclusive lock of this name if it is free now: see `Lock.tryAcquire`. */
+  tryAcquire(name: string, options: TryOptions = {}): Promise<Hold | null> {
+    return this.lock(name).tryAcquire(options);
   }
 
   /**
@@ -241,7 +274,7 @@ export abstract class Base implements AsyncDisposable {
 
   async #close(timeout: number): Promise<void> {
     const end = now() + timeout;
-    this.stopAttempts(new Cancelled("the locks were closed"));
+    this.stopAttempts(new Stopped(new LocksClosedError()));
     const unconfirmed = new Set<Life>();
     for (const life of [...this.#lives]) {
       unconfirmed.add(life);
@@ -275,9 +308,11 @@ export abstract class Base implements AsyncDisposable {
     const { names } = wanted;
     checkNames(names);
     checkRequest(options);
-    if (this.#closing !== undefined) throw new Cancelled("the locks were closed");
-    const { renew = true, longest } = options;
-    const lease = Math.min(options.lease ?? this.lease, longest ?? Number.POSITIVE_INFINITY);
+    if (this.#closing !== undefined) throw new LocksClosedError();
+    const { renew = true, minHold, maxHold } = options;
+    if (minHold !== undefined) this.checkMinHold(wanted);
+    const wished = options.lease ?? this.lease;
+    const lease = Math.min(Math.max(wished, minHold ?? 0), maxHold ?? Number.POSITIVE_INFINITY);
     const began = now();
     const { keeper, granting } = this.request(wanted, lease, options, troubled);
     const vigil = options.wait === 0 ? undefined : this.#watch(names);
@@ -285,20 +320,20 @@ export abstract class Base implements AsyncDisposable {
     try {
       grant = await granting;
     } catch (error) {
-      if (error instanceof LockTimeout) {
+      if (error instanceof LockTimeoutError) {
         this.#call(() => this.#hooks.timedOut?.({ names, owner: keeper.owner, waitedMs: now() - began }));
       }
-      throw error;
+      throw error instanceof Stopped ? error.reason : error;
     } finally {
       vigil?.end();
     }
-    const hold = new Hold(keeper, grant, { lease, renew, longest }, this.#told);
+    const hold = new Hold(keeper, grant, { first: lease, lease: wished, renew, minHold, maxHold }, this.#told);
     this.#lives.add(lifeOf(hold));
     const { owner, token } = hold;
     this.#call(() => this.#hooks.granted?.({ names, owner, token, waitedMs: now() - began }));
     if (this.#closing !== undefined) {
       await hold.letGo();
-      throw new Cancelled("the locks were closed");
+      throw new LocksClosedError();
     }
     // The reply may have taken as long as the lease. The caller is told.
     if (hold.remaining === 0) {
@@ -314,6 +349,11 @@ export abstract class Base implements AsyncDisposable {
     const ownHold = () =>
       [...this.#lives].find(({ keeper }) => keeper.names.some((name) => names.includes(name)))?.keeper.owner;
     return new Vigil(this.journal, names, { ownHold, holder: (name) => this.holderOf(name) });
+  }
+
+  /** Refuses `minHold` where nobody can keep it. */
+  protected checkMinHold({ kind }: Wanted): void {
+    if (kind === "read") throw new TypeError("minHold is for locks that one owner holds, and for semaphores, not for readers");
   }
 
   /** Asks for a grant, and says who will keep it. */
@@ -350,7 +390,7 @@ export abstract class Base implements AsyncDisposable {
   #forgotten(life: Life): void {
     const { names, owner } = life.keeper;
     const what = `the hold of ${quoted(names)} was forgotten: nothing refers to it any more, so it is not renewed`;
-    this.journal.alarm("warn", `${what}. Keep the hold until you release it, or use locks.using().`);
+    this.journal.alarm("warn", `${what}. Keep the hold until you release it, or use locks.run().`);
     this.#call(() => this.#hooks.forgotten?.({ names, owner, token: life.token }));
     life.entry = scheduler.at(life.deadline, () => this.#lives.delete(life));
   }

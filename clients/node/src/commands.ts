@@ -9,6 +9,9 @@ export type Kind = "exclusive" | "read" | "write" | "semaphore";
 /** What is asked for, the same in each repetition. */
 export interface Request {
   readonly names: readonly string[];
+  /** The names with their prefix, as the server has them. */
+  readonly keys: readonly string[];
+  readonly label: string;
   readonly owner: string;
   /** Whether the program has named the owner, which may hold the lock by another request then. */
   readonly isNamed: boolean;
@@ -27,28 +30,27 @@ export interface How {
   readonly ephemeral?: number | undefined;
 }
 
-/** An owner has 256 bytes at most; a host's name gets 100 of them. */
-const PLACE = `${hostname().slice(0, 100)}:${process.pid}`;
+/** What tells an operator whose an owner is. An owner has 256 bytes at most; a host's name gets 100 of them. */
+export const hostLabel = (): string => `${hostname().slice(0, 100)}:${process.pid}`;
 
-/** A fresh owner, which tells an operator whose it is. */
-export const freshOwner = (): string => `${PLACE}:${randomUUID()}`;
+export const freshOwner = (label: string): string => `${label}:${randomUUID()}`;
 
 /** The key that decides which server is asked. */
-export const routingKey = (names: readonly string[]): string => names[0] ?? "";
+export const routingKey = (keys: readonly string[]): string => keys[0] ?? "";
 
 /** LOCK.ACQUIRE for one name, LOCK.MACQUIRE for several. */
 export function acquireCommand(request: Request, how: How = {}): string[] {
-  const { names, owner, kind, limit, lease } = request;
+  const { keys, owner, kind, limit, lease } = request;
   const words =
-    names.length === 1
-      ? ["LOCK.ACQUIRE", routingKey(names), owner, "PX", String(lease)]
-      : ["LOCK.MACQUIRE", String(names.length), ...names, owner, "PX", String(lease)];
+    keys.length === 1
+      ? ["LOCK.ACQUIRE", routingKey(keys), owner, "PX", String(lease)]
+      : ["LOCK.MACQUIRE", String(keys.length), ...keys, owner, "PX", String(lease)];
   if (how.queue !== undefined) words.push("QUEUE", String(how.queue));
   if (how.block !== undefined) words.push("BLOCK", String(how.block));
   if (kind === "read") words.push("SHARED");
   if (kind === "semaphore") words.push("LIMIT", String(limit));
   // LOCK.MACQUIRE ties nothing to a connection.
-  if (how.ephemeral !== undefined && names.length === 1) words.push("EPHEMERAL", String(how.ephemeral));
+  if (how.ephemeral !== undefined && keys.length === 1) words.push("EPHEMERAL", String(how.ephemeral));
   return words;
 }
 

@@ -16,8 +16,6 @@ export interface Driver {
   endpoint(key: string): Promise<Endpoint>;
   /** The address of the server that has this key, as far as it is known; for messages. */
   where(key: string): string;
-  /** Sends a command to each primary. */
-  sendToAll(words: readonly string[]): Promise<unknown[]>;
   /** How often the connection was lost so far on which the driver repeats, unasked, what was not answered. */
   readonly cuts: number;
   /** What the client says of its connection, in a word. */

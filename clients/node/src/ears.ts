@@ -5,7 +5,7 @@
 
 import { now, pauseBefore } from "./clock.js";
 import { fenceCommand } from "./commands.js";
-import { codeOf, ConnectionFailed, meaningOf, Refused } from "./errors.js";
+import { codeOf, ConnectionFailedError, meaningOf, ServerRefusedError } from "./errors.js";
 import { textOf } from "./journal.js";
 import { type Endpoint, Line, nameOf, placeOf } from "./line.js";
 import type { Push, Reply } from "./resp.js";
@@ -47,7 +47,7 @@ class Ear {
   #inTime<T>(reply: Promise<T>): Promise<T> {
     const late = () => {
       this.line.close();
-      return new ConnectionFailed("no answer in time");
+      return new ConnectionFailedError("no answer in time");
     };
     return within(reply, now() + ANSWER_MS, late);
   }
@@ -128,7 +128,7 @@ export class Ears {
 
   /** A server, or a proxy, that knows no RESP3 will not learn it. Throws what may pass. */
   #unheard(endpoint: Endpoint, error: unknown): undefined {
-    if (!(error instanceof Refused) || !error.message.includes("HELLO")) throw error;
+    if (!(error instanceof ServerRefusedError) || !error.message.includes("HELLO")) throw error;
     this.route.journal.log("warn", `losses at ${nameOf(endpoint)} are noticed by renewals alone: ${error.message}`);
     return undefined;
   }

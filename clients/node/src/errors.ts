@@ -3,18 +3,19 @@
 import { SHORTEST_LEASE_MS } from "./rules.js";
 
 export type ErrorKind =
-  | "LockTimeout"
-  | "LockLost"
-  | "Deadlock"
-  | "Fenced"
-  | "LockKindMismatch"
-  | "QueueFull"
-  | "Quarantine"
-  | "NotConfirmed"
-  | "ModuleMissing"
-  | "Cancelled"
-  | "ConnectionFailed"
-  | "Refused";
+  | "LockTimeoutError"
+  | "LockLostError"
+  | "AlreadyHeldError"
+  | "DeadlockError"
+  | "FencedError"
+  | "LockKindMismatchError"
+  | "QueueFullError"
+  | "QuarantineError"
+  | "NotConfirmedError"
+  | "ModuleMissingError"
+  | "LocksClosedError"
+  | "ConnectionFailedError"
+  | "ServerRefusedError";
 
 /** All errors of this library. `kind` tells them apart where `instanceof` cannot. */
 export class LockError extends Error {
@@ -26,21 +27,24 @@ export class LockError extends Error {
   }
 }
 
-/** The lock was not to be had in time. */
-export class LockTimeout extends LockError {
+/** The lock could not be acquired in time. */
+export class LockTimeoutError extends LockError {
   constructor(message: string, cause?: unknown) {
-    super("LockTimeout", message, cause);
+    super("LockTimeoutError", message, cause);
   }
 }
 
-/** What noticed the loss: the deadline, a renewal, the server's push or the release; or the locks were closed. */
-export type LossReason = "deadline" | "renewal" | "push" | "release" | "close";
+/**
+ * What noticed the loss: the deadline, a renewal, the server's push or the release. Or the longest hold
+ * (`maxHold`) is over, or the locks were closed.
+ */
+export type LossReason = "deadline" | "renewal" | "push" | "release" | "max_hold" | "close";
 
 /** The hold has ended before its holder released it. */
-export class LockLost extends LockError {
+export class LockLostError extends LockError {
   readonly reason: LossReason;
   constructor(message: string, reason: LossReason, cause?: unknown) {
-    super("LockLost", message, cause);
+    super("LockLostError", message, cause);
     this.reason = reason;
   }
 }
@@ -52,82 +56,100 @@ export interface DeadlockStep {
   readonly holder: string;
 }
 
+/** The owner holds the lock in another mode already. Release it first, then ask. */
+export class AlreadyHeldError extends LockError {
+  constructor(message: string, cause?: unknown) {
+    super("AlreadyHeldError", message, cause);
+  }
+}
+
 /** The wait would never end: those it waits for wait for its owner. */
-export class Deadlock extends LockError {
+export class DeadlockError extends LockError {
   readonly cycle: readonly DeadlockStep[];
   constructor(message: string, cause?: unknown) {
-    super("Deadlock", message, cause);
+    super("DeadlockError", message, cause);
     const steps = message.matchAll(/'(.*?)' waits for '(.*?)' and there for '(.*?)'/g);
     this.cycle = [...steps].map(([, owner = "", name = "", holder = ""]) => ({ owner, name, holder }));
   }
 }
 
 /** The token is not that of a live hold of the lock. */
-export class Fenced extends LockError {
+export class FencedError extends LockError {
   constructor(message: string, cause?: unknown) {
-    super("Fenced", message, cause);
+    super("FencedError", message, cause);
   }
 }
 
 /** The lock is of another kind now: exclusive or shared, or a semaphore of another size. */
-export class LockKindMismatch extends LockError {
+export class LockKindMismatchError extends LockError {
   constructor(message: string, cause?: unknown) {
-    super("LockKindMismatch", message, cause);
+    super("LockKindMismatchError", message, cause);
   }
 }
 
 /** Too many wait for the lock, or on the server, already. */
-export class QueueFull extends LockError {
+export class QueueFullError extends LockError {
   constructor(message: string, cause?: unknown) {
-    super("QueueFull", message, cause);
+    super("QueueFullError", message, cause);
   }
 }
 
 /** The server grants nothing new for `leftMs` milliseconds, because it may have lost some locks. */
-export class Quarantine extends LockError {
+export class QuarantineError extends LockError {
   readonly leftMs: number;
   constructor(message: string, cause?: unknown) {
-    super("Quarantine", message, cause);
+    super("QuarantineError", message, cause);
     this.leftMs = Number(/^QUARANTINE (\d+)/.exec(message)?.[1] ?? 0);
   }
 }
 
 /** Too few replicas confirmed the grant, so that it was undone. */
-export class NotConfirmed extends LockError {
+export class NotConfirmedError extends LockError {
   constructor(message: string, cause?: unknown) {
-    super("NotConfirmed", message, cause);
+    super("NotConfirmedError", message, cause);
   }
 }
 
 /** The server does not know the commands. */
-export class ModuleMissing extends LockError {
+export class ModuleMissingError extends LockError {
   constructor(message: string, cause?: unknown) {
     const help = "load the module: redis-server --loadmodule /path/to/libredislock.so";
     // What follows are the words of the request.
     const [said] = message.split(", with args");
-    super("ModuleMissing", `${said} - ${help}`, cause);
+    super("ModuleMissingError", `${said} - ${help}`, cause);
   }
 }
 
-/** The caller's signal was aborted, or the locks were closed. */
-export class Cancelled extends LockError {
-  constructor(message: string, cause?: unknown) {
-    super("Cancelled", message, cause);
+/** The locks were closed. */
+export class LocksClosedError extends LockError {
+  constructor() {
+    super("LocksClosedError", "the locks were closed");
   }
 }
+
+/** @internal What the caller, or `close()`, ends a request with. It never leaves the library: its `reason` does. */
+export class Stopped extends Error {
+  constructor(readonly reason: unknown) {
+    super("the request was stopped");
+  }
+}
+
+/** @internal The reason of an aborted signal. One of another library may have none. */
+export const abortOf = (signal: AbortSignal): Stopped =>
+  new Stopped(signal.reason ?? new DOMException("This operation was aborted", "AbortError"));
 
 /** No server could be reached in time. */
-export class ConnectionFailed extends LockError {
+export class ConnectionFailedError extends LockError {
   constructor(message: string, cause?: unknown) {
-    super("ConnectionFailed", message, cause);
+    super("ConnectionFailedError", message, cause);
   }
 }
 
 /** Any other error of the server. `code` is its first word, as WRONGTYPE or NOPERM. */
-export class Refused extends LockError {
+export class ServerRefusedError extends LockError {
   readonly code: string;
   constructor(message: string, cause?: unknown) {
-    super("Refused", message, cause);
+    super("ServerRefusedError", message, cause);
     this.code = codeOf(message) ?? "ERR";
   }
 }
@@ -136,12 +158,13 @@ export class Refused extends LockError {
 const AGAIN = new Set(["READONLY", "UNBLOCKED", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"]);
 
 const KINDS: Record<string, new (message: string, cause?: unknown) => LockError> = {
-  LOCKKIND: LockKindMismatch,
-  LOCKQUEUE: QueueFull,
-  DEADLOCK: Deadlock,
-  FENCED: Fenced,
-  QUARANTINE: Quarantine,
-  NOREPLICAS: NotConfirmed,
+  LOCKKIND: LockKindMismatchError,
+  LOCKHELD: AlreadyHeldError,
+  LOCKQUEUE: QueueFullError,
+  DEADLOCK: DeadlockError,
+  FENCED: FencedError,
+  QUARANTINE: QuarantineError,
+  NOREPLICAS: NotConfirmedError,
 };
 
 /** The first word of a server's error; nothing if the error is not a server's. */
@@ -158,11 +181,11 @@ export function meaningOf(error: unknown, isAlone = false): LockError | "again" 
   const message = error instanceof Error ? error.message : String(error);
   const code = codeOf(message);
   if (isAlone && code === "MOVED") {
-    return new Refused(`${message}: this server is a node of a cluster. Give Locks a client of the cluster.`, error);
+    return new ServerRefusedError(`${message}: this server is a node of a cluster. Give Locks a client of the cluster.`, error);
   }
   if (code === undefined || AGAIN.has(code)) return "again";
-  if (/^ERR unknown command .*lock\./i.test(message)) return new ModuleMissing(message, error);
-  const Kind = KINDS[code] ?? Refused;
+  if (/^ERR unknown command .*lock\./i.test(message)) return new ModuleMissingError(message, error);
+  const Kind = KINDS[code] ?? ServerRefusedError;
   return new Kind(message, error);
 }
 
@@ -170,7 +193,7 @@ export function meaningOf(error: unknown, isAlone = false): LockError | "again" 
 export function ownOf(error: unknown, where: string): LockError {
   if (error instanceof LockError) return error;
   const said = error instanceof Error ? error.message || error.name : String(error);
-  return new ConnectionFailed(`${said} (${where})`, error);
+  return new ConnectionFailedError(`${said} (${where})`, error);
 }
 
 /** Refusals that pass by themselves: too few replicas, no disk, no memory, or a script that runs for long. */
@@ -178,21 +201,21 @@ const PASSING = new Set(["NOREPLICAS", "MISCONF", "OOM", "BUSY"]);
 
 /** Whether the same request may be accepted later. */
 export const mayPass = (meaning: LockError | "again"): boolean =>
-  meaning === "again" || meaning instanceof ConnectionFailed || PASSING.has(codeOf(meaning.message) ?? "");
+  meaning === "again" || meaning instanceof ConnectionFailedError || PASSING.has(codeOf(meaning.message) ?? "");
 
 /** Whether the error says that a signal has ended the work. */
 export const isAbort = (error: unknown): boolean => error instanceof Error && error.name === "AbortError";
 
 /** Whether the server refused because another value was written over the lock. */
 export const isOverwritten = (meaning: LockError | "again"): boolean =>
-  meaning instanceof Refused && meaning.code === "WRONGTYPE";
+  meaning instanceof ServerRefusedError && meaning.code === "WRONGTYPE";
 
 /** Translates an error of a request with this lease: the server says in words of its own which leases are too long. */
 export function ofLease(error: LockError, lease: number): LockError {
-  const most = error instanceof Refused ? highestFor("PX", error) : undefined;
+  const most = error instanceof ServerRefusedError ? highestFor("PX", error) : undefined;
   if (most === undefined) return error;
   const range = `from ${SHORTEST_LEASE_MS} to ${most} milliseconds (redislock.max-lease of the server, or its quarantine)`;
-  return new Refused(`lease must be ${range}: ${lease}`, error);
+  return new ServerRefusedError(`lease must be ${range}: ${lease}`, error);
 }
 
 /** The highest value that the server accepts for an option it refused, as QUEUE or BLOCK. */

@@ -23,11 +23,11 @@ function release(route: Route, name: string, command: Command, isNamed: boolean,
  */
 export function givingUp(
   route: Route,
-  { names, owner, lease, isNamed }: Request,
+  { keys, owner, lease, isNamed }: Request,
   { token, taken, isBound }: { token: number | undefined; taken: Taken; isBound: boolean },
 ): Promise<unknown>[] {
   const until = now() + lease;
-  return names.map(async (name) => {
+  return keys.map(async (name) => {
     const command = () => (taken.has(name) ? undefined : releaseCommand(name, owner, token));
     for (let attempt = 0; !taken.has(name); attempt++) {
       try {

@@ -2,17 +2,17 @@
 
 import { allowance, deadlineOf, now, renewalOf } from "./clock.js";
 import {
-  ConnectionFailed,
+  ConnectionFailedError,
   isOverwritten,
   LockError,
-  LockLost,
+  LockLostError,
   type LossReason,
   mayPass,
   meaningOf,
   ownOf,
 } from "./errors.js";
 import { quoted } from "./journal.js";
-import { SHORTEST_LEASE_MS } from "./rules.js";
+import { checkLease, SHORTEST_LEASE_MS } from "./rules.js";
 import { awake, type Entry, pause, scheduler, within } from "./scheduler.js";
 import { onAbort } from "./signals.js";
 
@@ -22,8 +22,11 @@ export interface Keeper {
   readonly owner: string;
   /** Renews; false if the hold is over. Rejects if the servers could not be asked, as in earlier attempts. */
   renew(lease: number, token: number, attempt: number): Promise<boolean>;
-  /** Gives up; false if the hold was over. Rejects if the servers could not be asked, as in earlier attempts. */
-  release(token: number, attempt: number): Promise<boolean>;
+  /**
+   * Gives up; the lock stays taken for `rest` milliseconds more, if there are any. False if the hold was over. Rejects if
+   * the servers could not be asked, as in earlier attempts.
+   */
+  release(token: number, attempt: number, rest: number): Promise<boolean>;
   /** Makes repeated releases heed that the owner asks for the same anew; returns how to say that no release comes. */
   loosen(): () => void;
   /** How often a driver may have repeated a request unasked. */
@@ -43,15 +46,18 @@ export interface Grant {
 }
 
 export interface Terms {
+  /** The lease of the grant, and that of renewals. */
+  readonly first: number;
   readonly lease: number;
   readonly renew: boolean;
-  readonly longest: number | undefined;
+  readonly minHold: number | undefined;
+  readonly maxHold: number | undefined;
 }
 
 /** What a hold tells its maker. */
 export interface Told {
   /** `isWatched`: the program asks for the loss, or is told of it by the hold. */
-  lost(hold: Hold, error: LockLost, isWatched: boolean): void;
+  lost(hold: Hold, error: LockLostError, isWatched: boolean): void;
   /** A renewal has failed; `failures`: how many have in a row. */
   renewalFailed(hold: Hold, error: Error, failures: number): void;
   /** A renewal has succeeded after that many failed ones. */
@@ -81,6 +87,8 @@ export class Life {
   #kept: Hold | undefined;
   #weak: WeakRef<Hold> | undefined;
   deadline: number;
+  /** Until when the lock stays taken, whatever happens to its holder. */
+  readonly parkedUntil: number;
   entry: Entry | undefined;
   stopListening: (() => void) | undefined;
 
@@ -89,11 +97,12 @@ export class Life {
     readonly keeper: Keeper,
     readonly told: Told,
     grant: Grant,
-    lease: number,
+    { first, minHold = 0 }: Terms,
   ) {
     this.#kept = hold;
     this.token = grant.token;
-    this.deadline = deadlineOf(grant.sentAt, lease);
+    this.deadline = deadlineOf(grant.sentAt, first);
+    this.parkedUntil = now() + minHold;
   }
 
   /** The hold, unless it was forgotten. */
@@ -143,15 +152,17 @@ export class Life {
 
   /** Asks the servers once. */
   async tryRelease(attempt: number, cuts: number, until = Number.POSITIVE_INFINITY): Promise<Verdict> {
-    const late = () => new ConnectionFailed(`no reply from ${this.keeper.where} to a release`);
+    const late = () => new ConnectionFailedError(`no reply from ${this.keeper.where} to a release`);
+    const left = Math.ceil(this.parkedUntil - now());
+    const rest = left > 0 ? Math.max(left, SHORTEST_LEASE_MS) : 0;
     try {
-      const held = await within(this.keeper.release(this.token, attempt), Math.min(now() + ANSWER_MS, until), late);
+      const held = await within(this.keeper.release(this.token, attempt, rest), Math.min(now() + ANSWER_MS, until), late);
       // A repeated release finds nothing if the first one's reply was lost.
       return held || attempt > 0 || this.keeper.cuts !== cuts ? "held" : "gone";
     } catch (error) {
       const meaning = meaningOf(error);
       if (isOverwritten(meaning)) return "gone";
-      return meaning instanceof ConnectionFailed ? "again" : meaning;
+      return meaning instanceof ConnectionFailedError ? "again" : meaning;
     }
   }
 }
@@ -180,7 +191,9 @@ export class Hold implements AsyncDisposable {
   #listenAt: number;
   /** Whether it lasts until its end, though nothing refers to it. */
   #isKept: boolean;
-  #renewing = false;
+  #renewing: Promise<boolean> | undefined;
+  /** What renewals ask for. */
+  #lease: number;
   /** Renewals that failed in a row, and how the last one did. */
   #failures = 0;
   #trouble: unknown;
@@ -189,7 +202,7 @@ export class Hold implements AsyncDisposable {
   /** Whether the program is told of a loss, or asks for it. */
   #isWatched = false;
   #abort: AbortController | undefined;
-  #loss: LockLost | undefined;
+  #loss: LockLostError | undefined;
   #releasing: Promise<boolean> | undefined;
 
   // Private, so that nobody prints or serializes the client of the driver with a hold.
@@ -205,11 +218,12 @@ export class Hold implements AsyncDisposable {
     this.token = grant.token;
     this.owner = keeper.owner;
     this.names = keeper.names;
-    this.#end = grant.sentAt + (terms.longest ?? Number.POSITIVE_INFINITY);
-    this.#life = new Life(this, keeper, told, grant, terms.lease);
+    this.#lease = terms.lease;
+    this.#end = grant.sentAt + (terms.maxHold ?? Number.POSITIVE_INFINITY);
+    this.#life = new Life(this, keeper, told, grant, terms);
     // What is not renewed is over soon. All else can be forgotten as soon as it has lasted for a moment.
     this.#isKept = !terms.renew;
-    this.#renewAt = terms.renew ? renewalOf(grant.sentAt, terms.lease) : Number.POSITIVE_INFINITY;
+    this.#renewAt = terms.renew ? renewalOf(grant.sentAt, terms.first) : Number.POSITIVE_INFINITY;
     this.#listenAt = this.#since + LISTEN_AFTER_MS;
     this.#plan();
   }
@@ -225,7 +239,7 @@ export class Hold implements AsyncDisposable {
     return Math.max(this.#life.deadline - now(), 0);
   }
 
-  /** Aborted when the lock is lost; its reason is the `LockLost`. Not aborted by a release. */
+  /** Aborted when the lock is lost; its reason is the `LockLostError`. Not aborted by a release. */
   get signal(): AbortSignal {
     this.keep();
     this.#notice();
@@ -247,19 +261,19 @@ export class Hold implements AsyncDisposable {
   }
 
   /** Why it is lost; undefined while it is not. */
-  get loss(): LockLost | undefined {
+  get loss(): LockLostError | undefined {
     this.#isWatched = true;
     this.#notice();
     return this.#loss;
   }
 
-  /** Throws `LockLost` if the lock is held no more, also if it was given up. Asks no server. */
+  /** Throws `LockLostError` if the lock is held no more, also if it was given up. Asks no server. */
   check(): void {
     this.#isWatched = true;
     this.#notice();
     if (this.#loss !== undefined) throw this.#loss;
     if (this.#releasing !== undefined) {
-      throw new LockLost(`the hold of ${quoted(this.names)} was given up`, "release");
+      throw new LockLostError(`the hold of ${quoted(this.names)} was given up`, "release");
     }
   }
 
@@ -270,9 +284,31 @@ export class Hold implements AsyncDisposable {
   }
 
   #expire(): void {
-    const isLongest = this.#life.deadline >= this.#end - allowance(this.#terms.lease);
-    if (isLongest) this.#lose("deadline", "its longest hold is over");
+    const isLongest = this.#life.deadline >= this.#end - allowance(Math.max(this.#terms.first, this.#lease));
+    if (isLongest) this.#lose("max_hold", "its longest hold (maxHold) is over");
     else this.#lose("deadline", "its lease ended before it could be renewed", this.#trouble);
+  }
+
+  /**
+   * Begins a lease of that many milliseconds now; later renewals ask for it, too. Rejects with `LockLostError` if the hold
+   * is over, and with `ConnectionFailedError` if no server answers within 5 s: then the hold counts on the shorter of both
+   * leases.
+   */
+  async extend(lease: number): Promise<void> {
+    checkLease(lease);
+    this.check();
+    const left = Math.floor(this.#end - now());
+    if (lease > left) throw new TypeError(`lease must be at most what is left of maxHold, ${left} milliseconds: ${lease}`);
+    await awake(async () => {
+      const until = now() + RELEASE_MS;
+      await this.#renewing;
+      this.#lease = lease;
+      while (!(await this.#renewNow())) {
+        this.check();
+        if (now() >= until) throw this.#trouble;
+        await pause(releasePause(this.#failures));
+      }
+    });
   }
 
   /**
@@ -345,7 +381,7 @@ export class Hold implements AsyncDisposable {
   /** Sets the timer for what comes next. */
   #plan(): void {
     const { deadline } = this.#life;
-    this.#life.plan(Math.min(deadline, this.#renewing ? deadline : this.#renewAt, this.#listenAt), Hold.#due);
+    this.#life.plan(Math.min(deadline, this.#renewing === undefined ? this.#renewAt : deadline, this.#listenAt), Hold.#due);
   }
 
   // Static, as what the servers call: neither may refer to the hold.
@@ -360,7 +396,7 @@ export class Hold implements AsyncDisposable {
       hold.#life.stopListening = hold.#keeper.listen(hold.token, Hold.#push(hold.#life));
       if (!hold.#isKept) hold.#life.loosen(hold);
     }
-    if (time >= hold.#renewAt && !hold.#renewing) void hold.#renew();
+    if (time >= hold.#renewAt) void hold.#renewNow();
     hold.#plan();
   }
 
@@ -371,56 +407,66 @@ export class Hold implements AsyncDisposable {
     };
   }
 
-  async #renew(): Promise<void> {
+  /** Renews, unless that is underway. Resolves with whether it has succeeded. */
+  #renewNow(): Promise<boolean> {
+    this.#renewing ??= this.#renew().finally(() => {
+      this.#renewing = undefined;
+      if (this.#loss === undefined && this.#releasing === undefined) this.#plan();
+    });
+    return this.#renewing;
+  }
+
+  async #renew(): Promise<boolean> {
     const sentAt = now();
+    const wished = Math.max(this.#lease, Math.ceil(this.#life.parkedUntil - sentAt));
     // The last lease ends with the longest hold.
-    const lease = Math.min(this.#terms.lease, Math.floor(this.#end - sentAt));
+    const lease = Math.min(wished, Math.floor(this.#end - sentAt));
     this.#renewAt = Number.POSITIVE_INFINITY;
-    if (lease < SHORTEST_LEASE_MS) return;
-    this.#renewing = true;
+    if (lease < SHORTEST_LEASE_MS) return false;
+    // From now on the server may have this lease, though it is shorter.
+    this.#life.deadline = Math.min(this.#life.deadline, deadlineOf(sentAt, lease));
     // A reply that is lost must leave time for another attempt.
     const until = sentAt + Math.max(lease / 6, RENEW_PAUSE_MS);
     const late = () => {
       const seconds = ((now() - sentAt) / 1000).toFixed(1);
-      return new ConnectionFailed(`no reply from ${this.#keeper.where} for ${seconds} s`);
+      return new ConnectionFailedError(`no reply from ${this.#keeper.where} for ${seconds} s`);
     };
     try {
       const held = await within(this.#keeper.renew(lease, this.token, this.#failures), until, late);
-      if (this.#loss !== undefined || this.#releasing !== undefined) return;
+      if (this.#loss !== undefined || this.#releasing !== undefined) return false;
       if (!held) {
         this.#lose("renewal", "the server says that it has ended");
-        return;
+        return false;
       }
       if (this.#failures > 0) this.#told.renewedAgain(this, this.#failures);
       this.#failures = 0;
       this.#trouble = undefined;
-      this.#life.deadline = Math.max(this.#life.deadline, deadlineOf(sentAt, lease));
-      this.#renewAt = renewalOf(sentAt, lease);
+      this.#life.deadline = deadlineOf(sentAt, lease);
+      if (this.#terms.renew) this.#renewAt = renewalOf(sentAt, lease);
+      return true;
     } catch (error) {
-      if (this.#loss !== undefined || this.#releasing !== undefined) return;
+      if (this.#loss !== undefined || this.#releasing !== undefined) return false;
       const meaning = meaningOf(error);
       if (isOverwritten(meaning)) {
         this.#lose("renewal", "another value was written over it", meaning);
-        return;
+        return false;
       }
       this.#failures++;
       const trouble = ownOf(error, this.#keeper.where);
       this.#trouble = trouble;
       this.#told.renewalFailed(this, trouble, this.#failures);
       this.#renewAt = Math.max(now() + RENEW_PAUSE_MS, Math.min(sentAt + lease / 12, now() + 1000));
-    } finally {
-      this.#renewing = false;
+      return false;
     }
-    this.#plan();
   }
 
-  #lossOf(reason: LossReason, why: string, cause?: unknown): LockLost {
+  #lossOf(reason: LossReason, why: string, cause?: unknown): LockLostError {
     const because = cause instanceof Error ? `: ${cause.message}` : "";
-    return new LockLost(`lost ${quoted(this.names)}: ${why}${because}`, reason, cause);
+    return new LockLostError(`lost ${quoted(this.names)}: ${why}${because}`, reason, cause);
   }
 
   /** Remembers and tells the loss, once. */
-  #lose(reason: LossReason, why: string, cause?: unknown): LockLost {
+  #lose(reason: LossReason, why: string, cause?: unknown): LockLostError {
     if (this.#loss !== undefined) return this.#loss;
     if (this.#releasing !== undefined && reason !== "release") return this.#lossOf(reason, why);
     this.#loss = this.#lossOf(reason, why, cause);

@@ -13,21 +13,22 @@ import {
   raiseCommand,
   releaseCommand,
   renewCommand,
+  routingKey,
   tokenOf,
 } from "./commands.js";
 import type { Client } from "./driver.js";
 import { Ears } from "./ears.js";
 import {
-  Cancelled,
-  ConnectionFailed,
+  abortOf,
+  ConnectionFailedError,
   isOverwritten,
   type LockError,
-  LockTimeout,
+  LockTimeoutError,
   meaningOf,
-  NotConfirmed,
+  NotConfirmedError,
   ofLease,
-  Quarantine,
-  QueueFull,
+  QuarantineError,
+  QueueFullError,
 } from "./errors.js";
 import type { Grant, Keeper } from "./hold.js";
 import { quoted, textOf } from "./journal.js";
@@ -83,7 +84,7 @@ class MajorityKeeper implements Keeper {
     readonly servers: readonly Server[],
     public request: Request,
   ) {
-    this.#name = request.names[0] ?? "";
+    this.#name = routingKey(request.keys);
     this.#needed = Math.floor(servers.length / 2) + 1;
   }
 
@@ -149,13 +150,13 @@ class MajorityKeeper implements Keeper {
     // Servers that did not answer may hold it still: then the deadline decides.
     if (no >= this.#needed) return false;
     const few = `too few of the servers ${this.where} answered for '${this.#name}'`;
-    throw refusalOfMost(troubles, servers.length) ?? new ConnectionFailed(few, troubles.at(-1));
+    throw refusalOfMost(troubles, servers.length) ?? new ConnectionFailedError(few, troubles.at(-1));
   }
 }
 
 function ask({ route }: Server, name: string, words: string[], lease: number): Promise<unknown> {
   const limit = answerTime(lease);
-  const late = () => new ConnectionFailed(`no reply from ${route.where(name)} for ${limit / 1000} s`);
+  const late = () => new ConnectionFailedError(`no reply from ${route.where(name)} for ${limit / 1000} s`);
   // Not around a client that is only silent: a release must not overtake the request that it ends.
   const asking = route.isClosed ? route.around(name, () => words) : route.over(name, () => words);
   return within(asking, now() + limit, late);
@@ -195,11 +196,17 @@ export class IndependentLocks extends Base {
 
   protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled?: Troubled) {
     // A release names no token here, where servers may have another one. It must not end the owner's next hold.
-    const owner = options.owner === undefined ? freshOwner() : `${beginningOf(options.owner)}:${randomUUID()}`;
-    const request: Request = { ...wanted, owner, isNamed: false, lease };
+    const { label } = this;
+    const owner = options.owner === undefined ? freshOwner(label) : `${beginningOf(options.owner)}:${randomUUID()}`;
+    const keys = wanted.names.map((name) => this.prefix + name);
+    const request: Request = { ...wanted, keys, label, owner, isNamed: false, lease };
     const keeper = new MajorityKeeper(this.#servers, request);
     const granting = this.#untilGranted(keeper, options, troubled);
     return { keeper, granting };
+  }
+
+  protected override checkMinHold(): never {
+    throw new TypeError("minHold is not for independent servers");
   }
 
   protected stopAttempts(error: Error): void {
@@ -224,9 +231,8 @@ export class IndependentLocks extends Base {
     troubled: Troubled | undefined,
   ): Promise<Grant> {
     const stop = new Stop();
-    const cancel = () => stop.because(new Cancelled("the request was cancelled", signal?.reason));
-    if (signal?.aborted) throw new Cancelled("the request was cancelled", signal.reason);
-    const detach = signal && onAbort(signal, cancel);
+    if (signal?.aborted) throw abortOf(signal);
+    const detach = signal && onAbort(signal, () => stop.because(abortOf(signal)));
     this.#stops.add(stop);
     let granted = false;
     try {
@@ -252,7 +258,7 @@ export class IndependentLocks extends Base {
     for (let number = 0; ; number++) {
       // What an earlier attempt left behind, or a late release of it, must not touch this one.
       if (isOutOfReach(this.#servers)) {
-        throw new ConnectionFailed(`could not acquire '${names[0] ?? ""}': most clients are closed, or were never connected`);
+        throw new ConnectionFailedError(`could not acquire '${names[0] ?? ""}': most clients are closed, or were never connected`);
       }
       if (number > 0) keeper.request = { ...keeper.request, owner: `${owner}:${number}` };
       const outcome = await stop.unless(this.#attempt(keeper.request));
@@ -265,7 +271,7 @@ export class IndependentLocks extends Base {
       if (refusal !== undefined) throw ofLease(refusal, keeper.request.lease);
       if (now() >= until) throw this.#late(names, outcome);
       if (outcome.answered >= this.#needed) heardAt = now();
-      if (now() - heardAt >= this.timeout) {
+      if (now() - heardAt >= this.serverTimeout) {
         if (troubled === undefined && wait === undefined) throw this.#late(names, outcome);
         heardAt = Number.POSITIVE_INFINITY; // it is told once
         troubled?.(this.#late(names, outcome));
@@ -278,7 +284,7 @@ export class IndependentLocks extends Base {
   /** Both rounds: a majority's grants, then one token for all of them. */
   async #attempt(request: Request): Promise<Grant | Vote> {
     const { owner, lease } = request;
-    const name = request.names[0] ?? "";
+    const name = routingKey(request.keys);
     const sentAt = now();
     const vote: Vote = { answered: 0, troubles: [] };
     const tokens = await Promise.all(
@@ -326,8 +332,8 @@ export class IndependentLocks extends Base {
    * with one token, but so do other servers at times. So one of the two gets the next token: if the other one knows it,
    * they are one server. A server that does not answer to that is left out.
    */
-  async #withoutTwice({ names, owner, lease }: Request, granted: readonly Granted[]): Promise<Granted[]> {
-    const name = names[0] ?? "";
+  async #withoutTwice({ keys, owner, lease }: Request, granted: readonly Granted[]): Promise<Granted[]> {
+    const name = routingKey(keys);
     const kept: Granted[] = [];
     let rest = [...granted];
     for (let first = rest.shift(); first !== undefined; first = rest.shift()) {
@@ -361,15 +367,15 @@ export class IndependentLocks extends Base {
   #late(names: readonly string[], { answered, troubles }: Vote): Error {
     const what = `could not acquire ${quoted(names)} in time`;
     const last = troubles.at(-1);
-    if (answered >= this.#needed) return new LockTimeout(what, last);
+    if (answered >= this.#needed) return new LockTimeoutError(what, last);
     const why = last === undefined ? "" : `: ${textOf(last)}`;
     const few = `${what}: too few of the servers ${addressesOf(this.#servers)} answered${why}`;
-    return refusalOfMost(troubles, this.#servers.length) ?? new ConnectionFailed(few, last);
+    return refusalOfMost(troubles, this.#servers.length) ?? new ConnectionFailedError(few, last);
   }
 
   /** Releases on all servers, also on those that did not answer. */
-  #giveUp({ names, owner, lease }: Request): void {
-    const name = names[0] ?? "";
+  #giveUp({ keys, owner, lease }: Request): void {
+    const name = routingKey(keys);
     for (const server of this.#servers) this.background(ask(server, name, releaseCommand(name, owner), lease));
   }
 }
@@ -389,7 +395,7 @@ interface Vote {
 /** What the server has refused, if it has. */
 function refusalOf(trouble: unknown): LockError | undefined {
   const meaning = meaningOf(trouble);
-  return meaning === "again" || meaning instanceof ConnectionFailed ? undefined : meaning;
+  return meaning === "again" || meaning instanceof ConnectionFailedError ? undefined : meaning;
 }
 
 /** The first refusal, if too many of the servers refuse for the others to be a majority. */
@@ -401,7 +407,7 @@ function refusalOfMost(troubles: readonly unknown[], servers: number): LockError
 /** Whether it may be over soon, by itself. */
 function passes(trouble: unknown): boolean {
   const refusal = refusalOf(trouble);
-  return [Quarantine, NotConfirmed, QueueFull].some((Kind) => refusal instanceof Kind);
+  return [QuarantineError, NotConfirmedError, QueueFullError].some((Kind) => refusal instanceof Kind);
 }
 
 /** A server that is named twice would be a majority of its own. */

@@ -1,26 +1,28 @@
 /** Locks in Redis and Valkey with the redislock module. See README.md. */
 
-export type { AcquireOptions, BaseOptions, Body, Hooks } from "./base.js";
+export type { AcquireOptions, BaseOptions, Body, Hooks, TryOptions } from "./base.js";
 export { Lock } from "./base.js";
 export type { Client, IoredisClient, NodeRedisClient } from "./driver.js";
 export type { DeadlockStep, ErrorKind, LossReason } from "./errors.js";
 export {
-  Cancelled,
-  ConnectionFailed,
-  Deadlock,
-  Fenced,
+  AlreadyHeldError,
+  ConnectionFailedError,
+  DeadlockError,
+  FencedError,
   LockError,
-  LockKindMismatch,
-  LockLost,
-  LockTimeout,
-  ModuleMissing,
-  NotConfirmed,
-  Quarantine,
-  QueueFull,
-  Refused,
+  LockKindMismatchError,
+  LockLostError,
+  LocksClosedError,
+  LockTimeoutError,
+  ModuleMissingError,
+  NotConfirmedError,
+  QuarantineError,
+  QueueFullError,
+  ServerRefusedError,
 } from "./errors.js";
 export { Hold } from "./hold.js";
 export { IndependentLocks } from "./independent.js";
+export type { LockHolder, LockInfo, LockWaiter } from "./info.js";
 export type { Logger } from "./journal.js";
 export type { LeaderOptions } from "./leader.js";
 export { Leader } from "./leader.js";

@@ -124,10 +124,6 @@ class IoredisDriver implements Driver {
     return { ...endpointOf(this.redis), database: selected ?? options.db };
   }
 
-  async sendToAll(words: readonly string[]): Promise<unknown[]> {
-    return [await call(this.redis, words)];
-  }
-
   stale(): void {
     const { options, status } = this.redis;
     if (!options.sentinels?.length || status !== "ready" || now() - this.#staleAt < STALE_AGAIN) return;
@@ -170,10 +166,6 @@ class IoredisClusterDriver implements Driver {
     const node = this.#node(key);
     if (node === undefined) throw new Error(`no primary is known for ${key}`);
     return endpointOf(node);
-  }
-
-  sendToAll(words: readonly string[]): Promise<unknown[]> {
-    return Promise.all(this.cluster.nodes("master").map((node) => call(node, words)));
   }
 
   stale(): void {

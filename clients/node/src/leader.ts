@@ -4,7 +4,7 @@ import { inspect } from "node:util";
 
 import type { AcquireOptions, Lock } from "./base.js";
 import { now, pauseBefore } from "./clock.js";
-import { Cancelled, ConnectionFailed, isAbort, type LossReason } from "./errors.js";
+import { ConnectionFailedError, isAbort, LocksClosedError, type LossReason } from "./errors.js";
 import type { Hold } from "./hold.js";
 import { checkCallback, checkLease, checkOptions, checkOwner } from "./rules.js";
 import { awake, scheduler } from "./scheduler.js";
@@ -19,7 +19,7 @@ export interface LeaderOptions extends Pick<AcquireOptions, "lease" | "owner"> {
   /** It leads no more, against its will. It stands for election again, and does not wait for a promise. */
   readonly onDeposed?: ((reason: LossReason) => unknown) | undefined;
   /**
-   * What went wrong, as a callback that has failed, or a server that is away for longer than the `timeout` of the locks:
+   * What went wrong, as a callback that has failed, or a server that is away for longer than the `serverTimeout` of the locks:
    * that is told once. It goes on trying.
    */
   readonly onError?: ((error: unknown) => unknown) | undefined;
@@ -93,11 +93,11 @@ export class Leader implements AsyncDisposable {
         await yielding;
       } catch (error) {
         // Without a hold it was the request that was cancelled. With one it is a callback's own error.
-        const isOver = signal.aborted || (this.#hold === undefined && error instanceof Cancelled);
+        const isOver = signal.aborted || (this.#hold === undefined && error instanceof LocksClosedError);
         // A callback of the program may have failed: a leader without it would lock out the others.
         const yielding = this.#yield();
-        const isKnown = this.#isCutOff && error instanceof ConnectionFailed;
-        this.#isCutOff = error instanceof ConnectionFailed;
+        const isKnown = this.#isCutOff && error instanceof ConnectionFailedError;
+        this.#isCutOff = error instanceof ConnectionFailedError;
         if (!isOver && !isKnown) this.#tell(error);
         await yielding;
         if (isOver) break;

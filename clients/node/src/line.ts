@@ -9,7 +9,7 @@ import { connect as connectPlain, type Socket } from "node:net";
 import { type ConnectionOptions, connect as connectTls } from "node:tls";
 
 import { now } from "./clock.js";
-import { ConnectionFailed, Refused } from "./errors.js";
+import { ConnectionFailedError, ServerRefusedError } from "./errors.js";
 import { Decoder, encode, Push, type Reply, ReplyError } from "./resp.js";
 import { within } from "./scheduler.js";
 
@@ -34,9 +34,9 @@ export const placeOf = (endpoint: Endpoint): string => `${nameOf(endpoint)}/${en
 /** Whether the server, or a proxy before it, does not know HELLO or RESP3. */
 const isUnknown = (error: unknown): boolean => error instanceof ReplyError && /unknown command|NOPROTO/i.test(error.message);
 
-function noHello(address: string, cause: unknown): Refused {
+function noHello(address: string, cause: unknown): ServerRefusedError {
   const why = `${address} does not know HELLO 3, as a proxy may not`;
-  return new Refused(`${why}: waiting and pushes need RESP3. Connect to the server itself, or use wait: 0`, cause);
+  return new ServerRefusedError(`${why}: waiting and pushes need RESP3. Connect to the server itself, or use wait: 0`, cause);
 }
 
 interface Waiting {
@@ -75,7 +75,7 @@ export class Line {
     const socket = tls === undefined ? connectPlain(where) : connectTls({ ...tls, ...where });
     const line = new Line(socket, endpoint);
     try {
-      const late = () => new ConnectionFailed(`no reply from ${nameOf(endpoint)} for ${limit / 1000} s`);
+      const late = () => new ConnectionFailedError(`no reply from ${nameOf(endpoint)} for ${limit / 1000} s`);
       await within(line.#logIn(endpoint), now() + limit, late);
       return line;
     } catch (error) {
@@ -148,7 +148,7 @@ export class Line {
 
   #end(error: Error): void {
     if (this.#ended !== undefined) return;
-    this.#ended = new ConnectionFailed(`${nameOf(this.endpoint)}: ${error.message}`, error);
+    this.#ended = new ConnectionFailedError(`${nameOf(this.endpoint)}: ${error.message}`, error);
     this.#socket.destroy();
     for (const each of this.#waiting.splice(0)) each.reject(this.#ended);
     this.onEnd?.();

@@ -5,10 +5,10 @@ import { inspect } from "node:util";
 import { Attempt, type Context } from "./acquire.js";
 import { type AcquireOptions, Base, type BaseOptions, Lock, type Troubled, type Wanted } from "./base.js";
 import { now, pauseBefore } from "./clock.js";
-import { fenceCommand, freshOwner, type Request, releaseCommand, renewCommand, routingKey } from "./commands.js";
+import { fenceCommand, freshOwner, type Kind, type Request, releaseCommand, renewCommand, routingKey } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
 import { Ears } from "./ears.js";
-import { ConnectionFailed, Fenced, meaningOf, ownOf } from "./errors.js";
+import { ConnectionFailedError, FencedError, meaningOf, ownOf } from "./errors.js";
 import type { Grant, Keeper } from "./hold.js";
 import { overIoredis } from "./ioredis.js";
 import type { Endpoint } from "./line.js";
@@ -16,8 +16,9 @@ import { LineUp } from "./line-up.js";
 import { Lines } from "./lines.js";
 import { LooseEnds, type Taken } from "./loose.js";
 import { overNodeRedis } from "./node-redis.js";
+import { infoOf, type LockInfo } from "./info.js";
 import { isNotMe, Route } from "./route.js";
-import { checkCount, checkLogin, checkName, checkNames, checkOwner, checkToken, MOST_PERMITS } from "./rules.js";
+import { checkCount, checkLogin, checkName, checkNames, checkToken, MOST_PERMITS } from "./rules.js";
 import { awake, pause, within } from "./scheduler.js";
 
 export interface LocksOptions extends BaseOptions {
@@ -61,7 +62,7 @@ class ServerKeeper implements Keeper {
   }
 
   get where(): string {
-    return this.route.where(routingKey(this.names));
+    return this.route.where(routingKey(this.attempt.request.keys));
   }
 
   get isClosed(): boolean {
@@ -77,12 +78,14 @@ class ServerKeeper implements Keeper {
   }
 
   renew(lease: number, token: number, attempt: number): Promise<boolean> {
-    return this.#each((name) => renewCommand(name, this.owner, lease, token), attempt);
+    return this.#each((key) => renewCommand(key, this.owner, lease, token), attempt);
   }
 
-  release(token: number, attempt: number): Promise<boolean> {
-    const isTaken = (name: string) => attempt > 0 && this.#taken.has(name);
-    return this.#each((name) => (isTaken(name) ? undefined : releaseCommand(name, this.owner, token)), attempt);
+  release(token: number, attempt: number, rest: number): Promise<boolean> {
+    return this.#each((key) => {
+      if (attempt > 0 && this.#taken.has(key)) return undefined;
+      return rest > 0 ? renewCommand(key, this.owner, rest, token) : releaseCommand(key, this.owner, token);
+    }, attempt);
   }
 
   loosen(): () => void {
@@ -90,18 +93,19 @@ class ServerKeeper implements Keeper {
   }
 
   listen(token: number, told: () => void): () => void {
-    const stops = this.names.map((name) => this.ears.listen({ name, token, told }));
+    const stops = this.attempt.request.keys.map((name) => this.ears.listen({ name, token, told }));
     return () => {
       for (const stop of stops) stop();
     };
   }
 
-  /** Sends a command for each name, unless there is none by then; whether all were answered with 1. */
-  async #each(command: (name: string) => readonly string[] | undefined, attempt: number): Promise<boolean> {
-    const send = (name: string) => this.route.send(name, () => command(name), attempt);
-    const [only] = this.names;
-    if (this.names.length === 1 && only !== undefined) return isOne(await send(only));
-    return (await Promise.all(this.names.map(send))).every(isOne);
+  /** Sends a command for each key, unless there is none by then; whether all were answered with 1. */
+  async #each(command: (key: string) => readonly string[] | undefined, attempt: number): Promise<boolean> {
+    const { keys } = this.attempt.request;
+    const send = (key: string) => this.route.send(key, () => command(key), attempt);
+    const [only] = keys;
+    if (keys.length === 1 && only !== undefined) return isOne(await send(only));
+    return (await Promise.all(keys.map(send))).every(isOne);
   }
 }
 
@@ -134,7 +138,7 @@ export class Locks extends Base {
       journal: this.journal,
       lines: new Lines(this.#route, waitingConnections),
       lineUp: new LineUp(this.#ears),
-      timeout: this.timeout,
+      serverTimeout: this.serverTimeout,
       attempts: new Set(),
       loose: this.#loose,
       waits: ({ names, owner }) => this.waits(names, owner),
@@ -165,41 +169,40 @@ export class Locks extends Base {
 
   /** All of these locks or none, with one token. In a cluster they must be in one slot. */
   many(names: readonly string[]): Lock {
-    checkNames(names);
-    if (names.length === 0) throw new TypeError("many needs a name");
-    return new Lock(this, { names: [...names], kind: "exclusive" });
+    return this.#several("many", names, "exclusive");
   }
 
-  /** Throws `Fenced` unless the token is that of a live hold of the lock. */
-  async fence(name: string, token: number): Promise<void> {
+  /** All of these locks or none, each to hold beside other readers, with one token. */
+  readMany(names: readonly string[]): Lock {
+    return this.#several("readMany", names, "read");
+  }
+
+  /** Throws `FencedError` unless the token is that of a live hold of the lock. */
+  async checkToken(name: string, token: number): Promise<void> {
     checkName(name);
     checkToken(token);
-    const route = this.#route;
-    const words = () => fenceCommand(name, token);
-    let reply = await this.#asked(name, (attempt) => route.send(name, words, attempt));
-    // A replica answers, too, and knows of no locks while it is synchronized.
-    if (Number(reply) !== 1 && route.driver.server !== undefined) {
-      reply = await awake(() => route.ofPrimary(name, words)).catch((error: unknown) => {
-        if (isNotMe(error)) throw ownOf(error, route.where(name));
-        return reply;
-      });
-    }
-    if (Number(reply) !== 1) throw new Fenced(`the token ${token} is not that of a live hold of '${name}'`);
+    const reply = await this.#truth(name, (key) => fenceCommand(key, token), (answer) => Number(answer) !== 1);
+    if (Number(reply) !== 1) throw new FencedError(`the token ${token} is not that of a live hold of '${name}'`);
   }
 
-  /** The names of all locks that this owner holds, on all primaries of a cluster. */
-  async heldBy(owner: string): Promise<string[]> {
-    checkOwner(owner);
-    const replies = await this.#asked("", () => this.#route.driver.sendToAll(["LOCK.HELDBY", owner]));
-    // A client of node-redis may give bytes in place of text.
-    const rows = (replies as unknown[][]).flat() as [unknown, unknown][];
-    return rows.filter(([, state]) => String(state) === "held").map(([name]) => String(name));
+  /** Asks for the holders of the lock and its waiters; null if there are none. */
+  async info(name: string): Promise<LockInfo | null> {
+    checkName(name);
+    const reply = await this.#truth(name, (key) => ["LOCK.INFO", key], (answer) => answer === null);
+    return reply === null ? null : infoOf(reply);
+  }
+
+  /** Resolves if a server answers that has the module; rejects if none does. */
+  async ping(): Promise<void> {
+    await this.info("redislock:ping");
   }
 
   protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled?: Troubled) {
-    const { owner = freshOwner(), wait, signal } = options;
+    const { label } = this;
+    const { owner = freshOwner(label), wait, signal } = options;
     const { names, kind, limit } = wanted;
-    const request: Request = { names, kind, limit, owner, isNamed: options.owner !== undefined, lease };
+    const keys = names.map((name) => this.prefix + name);
+    const request: Request = { names, keys, kind, limit, label, owner, isNamed: options.owner !== undefined, lease };
     const attempt = new Attempt(this.#context, request, wait, troubled);
     const keeper: Keeper = new ServerKeeper(attempt, this.#route, this.#ears, this.#loose);
     const granting: Promise<Grant> = attempt.run(signal);
@@ -217,25 +220,45 @@ export class Locks extends Base {
   }
 
   protected async holderOf(name: string): Promise<string | undefined> {
-    const asking = this.#route.send(name, () => ["LOCK.INFO", name]);
-    const info = await within(asking, now() + HOLDER_MS, () => new ConnectionFailed("no answer in time"));
-    const [first] = fieldOf(info, "holders") as unknown[];
-    return `${String(fieldOf(first, "owner"))} for ${Number(fieldOf(first, "held-ms")) / 1000} s`;
+    const key = this.prefix + name;
+    const asking = this.#route.send(key, () => ["LOCK.INFO", key]);
+    const reply = await within(asking, now() + HOLDER_MS, () => new ConnectionFailedError("no answer in time"));
+    const [first] = reply === null ? [] : infoOf(reply).holders;
+    return first && `${first.owner} for ${first.heldMs / 1000} s`;
   }
 
-  /** The reply. Asks again while no server answers, until the `timeout` of the locks is over, 8 s at most. */
+  #several(what: string, names: readonly string[], kind: Kind): Lock {
+    checkNames(names);
+    if (names.length === 0) throw new TypeError(`${what} needs a name`);
+    return new Lock(this, { names: [...names], kind });
+  }
+
+  /** The reply. A replica answers, too, and knows of no locks while it is synchronized: then a primary is asked. */
+  async #truth(name: string, words: (key: string) => string[], isNothing: (reply: unknown) => boolean): Promise<unknown> {
+    const route = this.#route;
+    const key = this.prefix + name;
+    const command = () => words(key);
+    const reply = await this.#asked(key, (attempt) => route.send(key, command, attempt));
+    if (!isNothing(reply) || route.driver.server === undefined) return reply;
+    return awake(() => route.ofPrimary(key, command)).catch((error: unknown) => {
+      if (isNotMe(error)) throw ownOf(error, route.where(key));
+      return reply;
+    });
+  }
+
+  /** The reply. Asks again while no server answers, until the `serverTimeout` of the locks is over, 8 s at most. */
   #asked<T>(key: string, ask: (attempt: number) => Promise<T>): Promise<T> {
     return awake(async () => {
       const route = this.#route;
-      const until = now() + Math.min(this.timeout, ASKED_MS);
+      const until = now() + Math.min(this.serverTimeout, ASKED_MS);
       for (let attempt = 0; ; attempt++) {
         let trouble: unknown;
         try {
-          const late = () => new ConnectionFailed(`no reply from ${route.where(key)}; the client is ${route.driver.state}`);
+          const late = () => new ConnectionFailedError(`no reply from ${route.where(key)}; the client is ${route.driver.state}`);
           return await within(ask(attempt), Math.min(until, now() + ANSWER_MS), late);
         } catch (error) {
           const meaning = meaningOf(error, route.driver.server !== undefined);
-          if (meaning !== "again" && !(meaning instanceof ConnectionFailed)) throw meaning;
+          if (meaning !== "again" && !(meaning instanceof ConnectionFailedError)) throw meaning;
           trouble = error;
         }
         if (!route.isClosed) await pause(Math.min(pauseBefore(attempt), Math.max(until - now(), 0)));
@@ -243,11 +266,4 @@ export class Locks extends Base {
       }
     });
   }
-}
-
-/** A field of a reply, which is a map in RESP3 and an array in RESP2. */
-function fieldOf(reply: unknown, field: string): unknown {
-  if (Array.isArray(reply)) return reply[reply.findIndex((each) => String(each) === field) + 1];
-  if (reply instanceof Map) return reply.get(field);
-  return (reply as Record<string, unknown>)[field];
 }

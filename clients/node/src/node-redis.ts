@@ -141,10 +141,6 @@ class NodeRedisDriver implements Driver {
     await within(done, now() + limit, () => new Error("unanswered")).catch(() => undefined);
   }
 
-  async sendToAll(words: readonly string[]): Promise<unknown[]> {
-    return [await this.client.sendCommand(words)];
-  }
-
   stale(): void {
     // It has one address.
   }
@@ -175,11 +171,6 @@ class NodeRedisClusterDriver implements Driver {
     if (shard === undefined) throw new Error(`no primary is known for ${key}`);
     const client = await this.cluster.nodeClient(shard.master);
     return loginOf(client.options);
-  }
-
-  sendToAll(words: readonly string[]): Promise<unknown[]> {
-    const ask = async (node: Shard["master"]) => (await this.cluster.nodeClient(node)).sendCommand(words);
-    return Promise.all(this.cluster.masters.map(ask));
   }
 
   stale(): void {
@@ -214,10 +205,6 @@ class NodeRedisSentinelDriver implements Driver {
     const node = this.sentinel.getMasterNode();
     if (node === undefined) throw new Error("the primary is not known yet");
     return { ...this.login, host: node.host, port: node.port };
-  }
-
-  async sendToAll(words: readonly string[]): Promise<unknown[]> {
-    return [await this.sentinel.sendCommand(false, words)];
   }
 
   stale(): void {

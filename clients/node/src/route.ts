@@ -5,7 +5,7 @@
 
 import { now, pauseBefore } from "./clock.js";
 import type { Driver } from "./driver.js";
-import { codeOf, ConnectionFailed, LockError } from "./errors.js";
+import { codeOf, ConnectionFailedError, LockError } from "./errors.js";
 import { isReply, type Journal, textOf } from "./journal.js";
 import { type Endpoint, Line, nameOf, placeOf } from "./line.js";
 import { within } from "./scheduler.js";
@@ -121,11 +121,11 @@ export class Route {
   async endpoint(key: string): Promise<Endpoint> {
     const where = this.where(key);
     try {
-      const late = () => new ConnectionFailed(`${where}: the client does not say in time how to connect`);
+      const late = () => new ConnectionFailedError(`${where}: the client does not say in time how to connect`);
       return await within(this.driver.endpoint(key), now() + ANSWER_MS, late);
     } catch (error) {
       if (error instanceof LockError) throw error;
-      throw new ConnectionFailed(`${where}: the client does not say how to connect: ${textOf(error)}`, error);
+      throw new ConnectionFailedError(`${where}: the client does not say how to connect: ${textOf(error)}`, error);
     }
   }
 
@@ -161,7 +161,7 @@ export class Route {
 
   #silent(line: Line): Error {
     line.close();
-    return new ConnectionFailed(`no reply from ${nameOf(line.endpoint)} for ${ANSWER_MS / 1000} s`);
+    return new ConnectionFailedError(`no reply from ${nameOf(line.endpoint)} for ${ANSWER_MS / 1000} s`);
   }
 
   /** The connection to the primary of this key, which all requests share that go around the client. */
@@ -174,7 +174,7 @@ export class Route {
       return own.opening;
     }
     void own?.opening.then((line) => line.close(), () => undefined);
-    if (this.#isClosed) throw new ConnectionFailed("the locks were closed");
+    if (this.#isClosed) throw new ConnectionFailedError("the locks were closed");
     if (this.#failure !== undefined && now() < this.#failure.until) throw this.#failure.error;
     const opening = this.#open(endpoint, () => {
       if (this.#own.get(place)?.opening === opening) this.#own.delete(place);
@@ -195,8 +195,8 @@ export class Route {
     } catch (error) {
       ended();
       // What refuses this connection need not refuse the client.
-      const isFinal = !(error instanceof ConnectionFailed) && !isNotMe(error);
-      const failure = isFinal ? new ConnectionFailed(`${nameOf(endpoint)}: ${textOf(error)}`, error) : error;
+      const isFinal = !(error instanceof ConnectionFailedError) && !isNotMe(error);
+      const failure = isFinal ? new ConnectionFailedError(`${nameOf(endpoint)}: ${textOf(error)}`, error) : error;
       this.#failure = { error: failure, until: now() + pauseBefore(this.#failures++) };
       throw failure;
     }

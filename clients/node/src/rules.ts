@@ -61,15 +61,31 @@ export function checkCallback(name: string, value: unknown, isOptional: boolean)
   throw new TypeError(`${name} must be a function: ${inspect(value)}`);
 }
 
-const REQUEST_OPTIONS = ["lease", "wait", "signal", "renew", "longest", "owner"];
+const REQUEST_OPTIONS = ["lease", "wait", "signal", "renew", "minHold", "maxHold", "owner"];
+/** An owner is a label and a UUID. */
+const LONGEST_LABEL = 200;
+
+export function checkLabel(label: unknown): void {
+  const length = typeof label === "string" ? Buffer.byteLength(label) : 0;
+  if (length >= 1 && length <= LONGEST_LABEL) return;
+  throw new TypeError(`label must be a string of 1 to ${LONGEST_LABEL} bytes: ${inspect(label)}`);
+}
+
+export function checkPrefix(prefix: unknown): void {
+  if (typeof prefix !== "string") throw new TypeError(`prefix must be a string: ${inspect(prefix)}`);
+}
 
 /** Refuses options of a request that are wrong. */
-export function checkRequest(options: unknown): void {
-  checkOptions(options, REQUEST_OPTIONS);
-  const { lease, wait, signal, renew, longest, owner } = options as Record<string, unknown>;
+export function checkRequest(options: unknown, { isTry = false } = {}): void {
+  checkOptions(options, isTry ? REQUEST_OPTIONS.filter((option) => option !== "wait") : REQUEST_OPTIONS);
+  const { lease, wait, signal, renew, minHold, maxHold, owner } = options as Record<string, unknown>;
   if (lease !== undefined) checkLease(lease);
   if (wait !== undefined) checked("wait", wait, 0);
-  if (longest !== undefined) checked("longest", longest, SHORTEST_LEASE_MS);
+  if (maxHold !== undefined) checked("maxHold", maxHold, SHORTEST_LEASE_MS);
+  if (minHold !== undefined) checked("minHold", minHold, SHORTEST_LEASE_MS);
+  if (minHold !== undefined && (minHold as number) > ((maxHold ?? minHold) as number)) {
+    throw new TypeError(`minHold must be maxHold (${String(maxHold)} milliseconds) or less: ${String(minHold)}`);
+  }
   if (owner !== undefined) checkOwner(owner);
   if (renew !== undefined && typeof renew !== "boolean") {
     throw new TypeError(`renew must be true or false: ${inspect(renew)}`);

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { IndependentLocks, Locks, ModuleMissing, Refused } from "redislock";
+import { IndependentLocks, Locks, ModuleMissingError, ServerRefusedError } from "redislock";
 
 import { connect } from "./clients.mjs";
 import { atEnd, locksOn, startServer } from "./servers.mjs";
@@ -72,14 +72,16 @@ test("a setting of the locks that is wrong is refused", async (t) => {
   for (const waitingConnections of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY, "4"]) {
     refused({ waitingConnections }, /^waitingConnections must be a whole number, 1 or more: /);
   }
-  refused({ leaseMs: 1000 }, /^there is no option leaseMs; there are lease, timeout, hooks/, both);
+  refused({ leaseMs: 1000 }, /^there is no option leaseMs; there are lease, serverTimeout, label, prefix, hooks/, both);
   refused({ wait: 100 }, /^there is no option wait; there are lease, /, both);
   refused({ waitingConnections: 4 }, /^there is no option waitingConnections; /, both.slice(1));
   refused(5, /^the options must be an object: 5$/, both);
   for (const lease of [99, "30000"]) refused({ lease }, /^lease must be a whole number .*, 100 or more: /, both);
-  for (const timeout of [0, "x", Number.NaN]) {
-    refused({ timeout }, /^timeout must be a whole number .*, 1 or more: /, both);
+  for (const serverTimeout of [0, "x", Number.NaN]) {
+    refused({ serverTimeout }, /^serverTimeout must be a whole number .*, 1 or more: /, both);
   }
+  for (const label of ["", 5, "x".repeat(201)]) refused({ label }, /^label must be a string of 1 to 200 bytes: /, both);
+  refused({ prefix: 5 }, /^prefix must be a string: 5$/, both);
   refused({ hooks: () => 1 }, /^hooks must be an object: /, both);
   refused({ hooks: { granted: 1 } }, /^the hook granted must be a function: 1$/, both);
 });
@@ -90,7 +92,7 @@ test("a server without the module is told without the words of the request", asy
     const locks = await locksOn(t, bare, driver);
     for (const lock of [locks.lock("secret"), locks.many(["secret", "l"])]) {
       await assert.rejects(lock.acquire(), (error) => {
-        assert.ok(error instanceof ModuleMissing);
+        assert.ok(error instanceof ModuleMissingError);
         assert.match(error.message, /^ERR unknown command \S+ - load the module: /);
         return true;
       });
@@ -105,7 +107,7 @@ test("a lease above the server's is refused in the words of the option", async (
   const range = "from 100 to 60000 milliseconds (redislock.max-lease of the server, or its quarantine)";
   const message = `lease must be ${range}: 60001`;
   const isTold = (error) => {
-    assert.ok(error instanceof Refused);
+    assert.ok(error instanceof ServerRefusedError);
     assert.equal(error.message, message);
     assert.equal(error.code, "ERR");
     assert.match(String(error.cause), /PX must be an integer/);

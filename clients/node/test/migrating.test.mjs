@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { Redis } from "ioredis";
-import { Locks, LockTimeout } from "redislock";
+import { Locks, LockTimeoutError } from "redislock";
 import Redlock from "redlock";
 
 import { atEnd, startServer } from "./servers.mjs";
@@ -38,7 +38,7 @@ test("what the page on migrating shows works, and both exclude each other", asyn
   assert.ok(paid[0] === undefined && paid[1] > 0);
   const inside = async () => {
     const atOnce = shown.after.replace("wait: 5_000", "wait: 0");
-    await assert.rejects(runs(atOnce, { ...names, pay: () => assert.fail("both are inside") }), LockTimeout);
+    await assert.rejects(runs(atOnce, { ...names, pay: () => assert.fail("both are inside") }), LockTimeoutError);
     paid.push("alone");
   };
   await runs(shown.before, { ...names, pay: inside });

@@ -8,7 +8,7 @@ import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
-import { ConnectionFailed, Fenced, IndependentLocks, Locks, LockLost, LockTimeout, Refused } from "redislock";
+import { ConnectionFailedError, FencedError, IndependentLocks, Locks, LockLostError, LockTimeoutError, ServerRefusedError } from "redislock";
 
 import { connect, DRIVERS } from "./clients.mjs";
 import { atEnd, eventually, locksOn, startProxy, startServer } from "./servers.mjs";
@@ -92,21 +92,21 @@ for (const driver of BOTH) {
       const client = ${client(server.port)};
       const locks = new Locks(client);
       const hold = await locks.acquire("a");
-      await locks.using("b", () => client.${end}());
+      await locks.run("b", () => client.${end}());
       console.log("using");
       await hold.release();
       console.log("release");
       console.log(await locks.acquire("c").catch((error) => error.name + " " + error.message));
       console.log(await locks.acquire("c", { wait: 0 }).catch((error) => error.name));
-      console.log(await locks.fence("c", 5).catch((error) => error.name));
+      console.log(await locks.checkToken("c", 5).catch((error) => error.name));
       await locks.close();
       console.log("end");`;
     const { code, lines } = await ran(program);
     assert.equal(code, 0);
     assert.deepEqual(lines.slice(0, 2), ["using", "release"]);
-    assert.match(lines[2], /^ConnectionFailed could not acquire 'c' .*: the client of \S+ is closed, or was never connected$/);
-    assert.equal(lines[3], "ConnectionFailed");
-    assert.match(lines[4], /^(ConnectionFailed|Fenced)$/);
+    assert.match(lines[2], /^ConnectionFailedError could not acquire 'c' .*: the client of \S+ is closed, or was never connected$/);
+    assert.equal(lines[3], "ConnectionFailedError");
+    assert.match(lines[4], /^(ConnectionFailedError|FencedError)$/);
     assert.equal(lines[5], "end");
     for (const name of "ab") assert.ok(await server.isFree(name), `${name} is free`);
   });
@@ -121,7 +121,7 @@ for (const driver of BOTH) {
       [undefined, 9000, 12_500],
     ]) {
       const { error, took } = await failure(locks.acquire("k", { wait }));
-      assert.ok(error instanceof ConnectionFailed, String(error));
+      assert.ok(error instanceof ConnectionFailedError, String(error));
       assert.ok(error.message.includes("'k'") && error.message.includes(server.address), error.message);
       assert.ok(error.cause !== undefined);
       assert.ok(took >= least && took < most + 3000, `wait ${wait}: ${took} ms`);
@@ -131,12 +131,12 @@ for (const driver of BOTH) {
   test(`a wait at a replica goes on and is logged, and one with an end says what the server says: ${driver}`, async (t) => {
     const server = await startServer(t);
     const { lines, logger, count } = newLog();
-    const locks = await locksOn(t, server, driver, { logger, timeout: 1500 });
+    const locks = await locksOn(t, server, driver, { logger, serverTimeout: 1500 });
     await locks.acquire("warm", { wait: 0 }).then((hold) => hold.release());
     await server.admin.call("REPLICAOF", "127.0.0.1", "1");
     const waiting = locks.acquire("k");
     const { error } = await failure(locks.acquire("l", { wait: 1000 }));
-    assert.ok(error instanceof ConnectionFailed);
+    assert.ok(error instanceof ConnectionFailedError);
     assert.match(error.message, /^READONLY /);
     assert.ok(error.message.includes(server.address), error.message);
     await pause(3000);
@@ -207,8 +207,8 @@ for (const driver of BOTH) {
     await eventually(async () => (await pair[0].admin.call("DBSIZE")) === 0, "it is synchronized");
     await pause(1000);
     assert.equal(hold.loss, undefined);
-    await locks.fence("k", hold.token);
-    await assert.rejects(locks.fence("k", hold.token + 1), Fenced);
+    await locks.checkToken("k", hold.token);
+    await assert.rejects(locks.checkToken("k", hold.token + 1), FencedError);
     assert.equal(await hold.release(), true);
   });
 
@@ -230,7 +230,7 @@ for (const driver of BOTH) {
     server.process.kill("SIGCONT");
     await eventually(() => count(/^warn redislock: renewed 'k' at \S+ after \d+ failed renewals$/) === 1, "they work again");
     assert.equal(count(/^warn redislock: could not renew 'k': .*no reply from 127\.0\.0\.1:\d+ for /), 1, lines.join("\n"));
-    assert.ok(failed.every(([name, error]) => name === "k" && error instanceof ConnectionFailed));
+    assert.ok(failed.every(([name, error]) => name === "k" && error instanceof ConnectionFailedError));
     proxy.cut();
     await eventually(() => reconnected.length > 0, "it connects again");
     assert.equal(reconnected[0], proxy.address);
@@ -247,7 +247,7 @@ for (const driver of BOTH) {
     await server.kill();
     await lost;
     assert.equal(hold.loss.reason, "deadline");
-    assert.ok(hold.loss.cause instanceof ConnectionFailed);
+    assert.ok(hold.loss.cause instanceof ConnectionFailedError);
     assert.ok(hold.loss.cause.message.includes(server.address), hold.loss.cause.message);
     assert.equal(count(/^warn redislock: lost 'k': its lease ended before it could be renewed: /), 1, lines.join("\n"));
   });
@@ -273,13 +273,13 @@ for (const driver of BOTH) {
     const locks = await locksOn(t, server, driver);
     const releases = async () =>
       Number(/calls=(\d+)/.exec((await server.info("cmdstat_(?:lock.release|LOCK.RELEASE)")) ?? "calls=0")[1]);
-    const lost = locks.using("k", { lease: 1000, renew: false }, async (hold) => {
+    const lost = locks.run("k", { lease: 1000, renew: false }, async (hold) => {
       await once(hold.signal, "abort");
-      assert.throws(() => hold.check(), LockLost);
+      assert.throws(() => hold.check(), LockLostError);
       await pause(500);
       assert.equal(await releases(), 0);
     });
-    await assert.rejects(lost, LockLost);
+    await assert.rejects(lost, LockLostError);
     await eventually(async () => (await releases()) === 1, "it is given up with its body");
   });
 
@@ -287,17 +287,17 @@ for (const driver of BOTH) {
     const server = await startServer(t);
     const locks = await locksOn(t, server, driver);
     const began = performance.now();
-    const hold = await locks.acquire("k", { lease: 6000, longest: 3000 });
+    const hold = await locks.acquire("k", { lease: 6000, maxHold: 3000 });
     assert.ok(hold.remaining <= 3000);
     await once(hold.signal, "abort");
     const took = performance.now() - began;
     assert.ok(took > 2500 && took < 3500, `${took} ms`);
-    assert.match(hold.loss.message, /its longest hold is over/);
+    assert.match(hold.loss.message, /its longest hold \(maxHold\) is over/);
     await eventually(() => server.isFree("k"), "the server ends it, too", 2000);
-    const late = await locks.acquire("l", { lease: 900, longest: 2000 });
+    const late = await locks.acquire("l", { lease: 900, maxHold: 2000 });
     await once(late.signal, "abort");
     await eventually(() => server.isFree("l"), "its last lease was cut", 1000);
-    const cut = await locks.acquire("m", { lease: 6000, longest: 3000 });
+    const cut = await locks.acquire("m", { lease: 6000, maxHold: 3000 });
     const since = performance.now();
     await server.kill();
     await once(cut.signal, "abort");
@@ -312,7 +312,7 @@ for (const driver of BOTH) {
     const holds = await Promise.all(names.map((name) => locks.acquire(name)));
     const leader = locks.leader("job", { onElected: () => undefined });
     await eventually(() => leader.isLeading, "it leads");
-    const waiting = assert.rejects(locks.acquire("k0"), { name: "Cancelled" });
+    const waiting = assert.rejects(locks.acquire("k0"), { name: "LocksClosedError" });
     await pause(200);
     server.process.kill("SIGSTOP");
     atEnd(t, () => server.process.kill("SIGCONT"));
@@ -350,7 +350,7 @@ test("a task that waits for what its own locks hold is logged", async (t) => {
   const locks = await locksOn(t, server, "ioredis", { logger });
   const hold = await locks.acquire("k");
   await assert.rejects(locks.acquire("k", { wait: 1500 }), (error) => {
-    assert.ok(error instanceof LockTimeout);
+    assert.ok(error instanceof LockTimeoutError);
     assert.match(error.message, /^could not acquire 'k' within 1\.\d s$/);
     return true;
   });
@@ -364,7 +364,7 @@ test("a long wait is logged, with who holds the lock", async (t) => {
   const locks = await locksOn(t, server, "ioredis", { logger });
   await server.admin.call("LOCK.ACQUIRE", "k", "somebody", "PX", "120000");
   const cancel = new AbortController();
-  const waiting = assert.rejects(locks.acquire("k", { signal: cancel.signal }), { name: "Cancelled" });
+  const waiting = assert.rejects(locks.acquire("k", { signal: cancel.signal }), { name: "AbortError" });
   await eventually(() => count(/^warn redislock: waiting for 'k' for 30 s: 'k' is held by somebody for 3\d/) === 1, lines, 60_000);
   cancel.abort();
   await waiting;
@@ -395,7 +395,7 @@ test("a login that fails for a while ends no request", async (t) => {
   proxy.cut();
   await eventually(() => calls > before + 1, "it asks how to log in");
   const { error } = await failure(locks.acquire("l", { wait: 500 }));
-  assert.ok(error instanceof ConnectionFailed || error instanceof LockTimeout, String(error));
+  assert.ok(error instanceof ConnectionFailedError || error instanceof LockTimeoutError, String(error));
   fails = false;
   await holder.release();
   assert.equal(await (await waiting).release(), true);
@@ -430,7 +430,7 @@ test("a proxy that does not know HELLO is named as the reason", async (t) => {
   const hold = await locks.acquire("k");
   await eventually(() => count(/^warn .*losses at \S+ are noticed by renewals alone: .*HELLO 3/) === 1, lines);
   await assert.rejects(locks.acquire("k", { wait: 5000 }), (error) => {
-    assert.ok(error instanceof Refused);
+    assert.ok(error instanceof ServerRefusedError);
     assert.match(error.message, /^127\.0\.0\.1:\d+ does not know HELLO 3, .* RESP3/);
     return true;
   });
@@ -448,7 +448,7 @@ test("independent servers that refuse to raise a token are told as that", async 
   });
   for (const wait of [0, 20_000]) {
     const { error, took } = await failure(locks.acquire("k", { wait }));
-    assert.ok(error instanceof Refused && error.code === "NOPERM", String(error));
+    assert.ok(error instanceof ServerRefusedError && error.code === "NOPERM", String(error));
     assert.ok(took < 10_000, `${took} ms`);
   }
 });
@@ -480,11 +480,16 @@ test("what only looks like a client is refused at once, and so are wrong argumen
   wrong(() => new Locks(client, { login: { password: 5 } }), /^login\.password must be a string$/);
   wrong(() => new IndependentLocks("abc"), /^an array of clients is needed: 'abc'$/);
   const rejected = (promise, message) => assert.rejects(promise, { name: "TypeError", message });
-  for (const token of [0, -1, 1.5, "5", undefined]) await rejected(locks.fence("k", token), /^token must be a whole number/);
-  await rejected(locks.fence("", 5), /^a name must not be empty$/);
-  await rejected(locks.heldBy(""), /^owner must be a string/);
+  for (const token of [0, -1, 1.5, "5", undefined]) await rejected(locks.checkToken("k", token), /^token must be a whole number/);
+  await rejected(locks.checkToken("", 5), /^a name must not be empty$/);
+  await rejected(locks.info(""), /^a name must not be empty$/);
   await rejected(locks.acquire("k", { wait: Number.POSITIVE_INFINITY }), /^wait must be a whole number of milliseconds/);
-  await rejected(locks.acquire("k", { longest: 50 }), /^longest must be a whole number of milliseconds, 100 or more: 50$/);
+  await rejected(locks.acquire("k", { maxHold: 50 }), /^maxHold must be a whole number of milliseconds, 100 or more: 50$/);
+  await rejected(locks.acquire("k", { minHold: 50 }), /^minHold must be a whole number of milliseconds, 100 or more: 50$/);
+  const longer = { minHold: 2000, maxHold: 1000 };
+  await rejected(locks.acquire("k", longer), /^minHold must be maxHold \(1000 milliseconds\) or less: 2000$/);
+  await rejected(locks.read("k").acquire({ minHold: 2000 }), /^minHold is for locks that one owner holds.* not for readers$/);
+  await rejected(locks.tryAcquire("k", { wait: 5 }), /^there is no option wait; there are lease, /);
   await rejected(locks.acquire("k", { renew: 1 }), /^renew must be true or false: 1$/);
   await rejected(locks.acquire("k", { signal: {} }), /^signal must be an AbortSignal: /);
   assert.equal(await server.admin.call("DBSIZE"), 0);
@@ -493,5 +498,5 @@ test("what only looks like a client is refused at once, and so are wrong argumen
 test("a client of node-redis that was never connected fails at once", async () => {
   const { createClient } = await import("redis");
   const { error, took } = await failure(new Locks(createClient()).acquire("k"));
-  assert.ok(error instanceof ConnectionFailed && took < 1500, String(error));
+  assert.ok(error instanceof ConnectionFailedError && took < 1500, String(error));
 });

@@ -17,7 +17,7 @@ const root = dirname(fileURLToPath(new URL(".", import.meta.url)));
 const body = (address) => `
   const redis = new Redis("redis://${address}");
   const locks = new Locks(redis);
-  locks.using("k", (hold) => console.log(hold.token > 0))
+  locks.run("k", (hold) => console.log(hold.token > 0))
     .then(() => locks.close()).then(() => redis.quit());
 `;
 
@@ -47,6 +47,6 @@ test("the package takes a lock by import and by require", async (t) => {
     const { stdout } = await run(process.execPath, [program], { cwd: folder, timeout: 30_000 });
     assert.equal(stdout, "true\n", program);
   }
-  const same = `import("redislock").then((m) => console.log(m.LockLost === require("redislock").LockLost))`;
+  const same = `import("redislock").then((m) => console.log(m.LockLostError === require("redislock").LockLostError))`;
   assert.equal((await run(process.execPath, ["-e", same], { cwd: folder })).stdout, "true\n");
 });

@@ -10,7 +10,7 @@ import { setTimeout as pause } from "node:timers/promises";
 
 const require = createRequire(import.meta.url);
 const { allowance, Clock, deadlineOf, now, pauseBefore, renewalOf } = require("../dist/clock.js");
-const { acquireCommand, freshOwner, tokenOf } = require("../dist/commands.js");
+const { acquireCommand, freshOwner, hostLabel, tokenOf } = require("../dist/commands.js");
 const errors = require("../dist/errors.js");
 const { Lines } = require("../dist/lines.js");
 const { Decoder, encode, Push, ReplyError } = require("../dist/resp.js");
@@ -82,17 +82,17 @@ test("the boot clock is asked seldom", () => {
 });
 
 test("a request names what is wanted, and how to wait for it", () => {
-  const request = { names: ["k"], owner: "me", kind: "exclusive", lease: 1000 };
+  const request = { keys: ["k"], owner: "me", kind: "exclusive", lease: 1000 };
   assert.deepEqual(acquireCommand(request), ["LOCK.ACQUIRE", "k", "me", "PX", "1000"]);
   assert.deepEqual(acquireCommand({ ...request, kind: "read" }, { queue: 5000 }).slice(5), ["QUEUE", "5000", "SHARED"]);
   const permit = acquireCommand({ ...request, kind: "semaphore", limit: 3 }, { block: 0, ephemeral: 0 });
   assert.deepEqual(permit.slice(5), ["BLOCK", "0", "LIMIT", "3", "EPHEMERAL", "0"]);
-  const many = acquireCommand({ ...request, names: ["a", "b"] }, { block: 7, ephemeral: 0 });
+  const many = acquireCommand({ ...request, keys: ["a", "b"] }, { block: 7, ephemeral: 0 });
   assert.deepEqual(many, ["LOCK.MACQUIRE", "2", "a", "b", "me", "PX", "1000", "BLOCK", "7"]);
 });
 
 test("an owner is fresh, and tells host, process and a UUID", () => {
-  const [one, other] = [freshOwner(), freshOwner()];
+  const [one, other] = [freshOwner(hostLabel()), freshOwner(hostLabel())];
   assert.notEqual(one, other);
   assert.match(one, new RegExp(`^[^:]+:${process.pid}:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`));
 });
@@ -112,7 +112,7 @@ test("each error code is what the table of error codes says", () => {
   const kinds = cells.map(([code, text, , , , kind]) => [`${code} ${text}`, kind]);
   assert.ok(kinds.length > 10);
   const missing = "ERR unknown command 'LOCK.ACQUIRE'";
-  for (const [text, kind] of [...kinds, [missing, "ModuleMissing"]]) {
+  for (const [text, kind] of [...kinds, [missing, "ModuleMissingError"]]) {
     const found = meaning(text);
     assert.equal(found.kind ?? found, kind, text);
     assert.ok(kind === "again" || found instanceof errors[kind], text);

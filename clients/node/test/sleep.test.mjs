@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import os from "node:os";
 import { test } from "node:test";
 
-import { LockLost } from "redislock";
+import { LockLostError } from "redislock";
 
 import { eventually, locksOn, startServer } from "./servers.mjs";
 
@@ -20,7 +20,7 @@ test("a hold whose lease ended while the machine slept is lost at once", { skip:
   t.after(() => Object.assign(os, { uptime }) && Object.assign(Date, { now: wall }));
   os.uptime = () => uptime() + 60;
   Date.now = () => wall() + 60_000;
-  const isLate = (error) => error instanceof LockLost && error.reason === "deadline";
+  const isLate = (error) => error instanceof LockLostError && error.reason === "deadline";
   assert.equal(holds[0].remaining, 0);
   assert.throws(() => holds[0].check(), isLate);
   await eventually(() => told.length === 2, "the other one is told", 2500);

@@ -11,7 +11,7 @@ for (const driver of DRIVERS) {
     const server = await startServer(t);
     const locks = await locksOn(t, server, driver);
     const cycle = async (times) => {
-      for (let number = 0; number < times; number++) await locks.using(`k${number % 7}`, () => undefined);
+      for (let number = 0; number < times; number++) await locks.run(`k${number % 7}`, () => undefined);
     };
     const heap = () => {
       globalThis.gc();

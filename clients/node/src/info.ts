@@ -1,0 +1,56 @@
+/** What LOCK.INFO says of a lock. Pure. */
+
+/** The holders of a lock, and its waiters. */
+export interface LockInfo {
+  readonly kind: "exclusive" | "shared" | "limit";
+  /** How many may hold it; only of a semaphore. */
+  readonly limit?: number;
+  /** The first ten that hold it, the oldest token first; `holds` is how many do. */
+  readonly holders: readonly LockHolder[];
+  readonly holds: number;
+  /** The first ten that wait, the next one first; `waiters` is how many do. */
+  readonly queue: readonly LockWaiter[];
+  readonly waiters: number;
+}
+
+export interface LockHolder {
+  readonly owner: string;
+  readonly token: number;
+  /** What is left of the lease, and how long it is since the grant. */
+  readonly leftMs: number;
+  readonly heldMs: number;
+}
+
+export interface LockWaiter {
+  readonly owner: string;
+  readonly waitedMs: number;
+}
+
+export function infoOf(reply: unknown): LockInfo {
+  const count = (of: unknown, field: string) => Number(fieldOf(of, field));
+  const rows = (field: string) => (fieldOf(reply, field) ?? []) as readonly unknown[];
+  const limit = fieldOf(reply, "limit");
+  return {
+    kind: String(fieldOf(reply, "kind")) as LockInfo["kind"],
+    ...(limit === undefined || limit === null ? {} : { limit: Number(limit) }),
+    holders: rows("holders").map((row) => ({
+      owner: String(fieldOf(row, "owner")),
+      token: count(row, "token"),
+      leftMs: count(row, "lease-left-ms"),
+      heldMs: count(row, "held-ms"),
+    })),
+    holds: count(reply, "holds"),
+    queue: rows("queue").map((row) => ({ owner: String(fieldOf(row, "owner")), waitedMs: count(row, "waited-ms") })),
+    waiters: count(reply, "waiters"),
+  };
+}
+
+/** A field of a reply, which is a map in RESP3 and an array in RESP2. Drivers may give bytes in place of text. */
+function fieldOf(reply: unknown, field: string): unknown {
+  if (Array.isArray(reply)) {
+    const index = reply.findIndex((each, place) => place % 2 === 0 && String(each) === field);
+    return index < 0 ? undefined : reply[index + 1];
+  }
+  if (reply instanceof Map) return reply.get(field);
+  return (reply as Record<string, unknown>)[field];
+}
