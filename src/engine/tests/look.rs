@@ -112,17 +112,17 @@ impl World {
     pub(super) fn nobody_waits_for_what_is_free(&self, view: &View, holders_max: usize) -> Verdict {
         let mut requests: BTreeMap<(u32, u64), Vec<(&At, usize)>> = BTreeMap::new();
         for (at, lock) in view {
-            for (lock_key, waiting) in lock.queue.iter().enumerate() {
+            for (position, waiting) in lock.queue.iter().enumerate() {
                 if let Some(client) = waiting.client {
-                    requests.entry((at.0, client)).or_default().push((at, lock_key));
+                    requests.entry((at.0, client)).or_default().push((at, position));
                 }
             }
         }
-        for ((_, client), lock_keys) in requests {
-            let is_multi = lock_keys.len() > 1;
+        for ((_, client), positions) in requests {
+            let is_multi = positions.len() > 1;
             let fits =
-                lock_keys.iter().all(|&(at, lock_key)| fits(&view[at], lock_key, holders_max, is_multi));
-            must(!fits, || format!("G6: client {client} could have {lock_keys:?} and waits: {view:#?}"))?;
+                positions.iter().all(|&(at, position)| fits(&view[at], position, holders_max, is_multi));
+            must(!fits, || format!("G6: client {client} could have {positions:?} and waits: {view:#?}"))?;
         }
         Ok(())
     }
@@ -230,9 +230,9 @@ fn after_event((live, owed, left, late): Story, event: Event) -> Vec<Story> {
 }
 
 /// Whether nobody who holds the lock, or stands before it in the queue, is in the way of this one.
-fn fits(lock: &Lock, lock_key: usize, holders_max: usize, is_multi: bool) -> bool {
-    let waiting = &lock.queue[lock_key];
-    let ahead = &lock.queue[..lock_key];
+fn fits(lock: &Lock, position: usize, holders_max: usize, is_multi: bool) -> bool {
+    let waiting = &lock.queue[position];
+    let ahead = &lock.queue[..position];
     let others = lock.holders.iter().filter(|holder| holder.owner != waiting.owner).count();
     if ahead.iter().any(|other| other.client.is_some()) || (is_multi && !ahead.is_empty()) {
         return false;

@@ -100,8 +100,8 @@ mod tests {
         let existing = stored(&acquire(&mut table, Existing::Nothing, &ask(b"alice", Mode::Exclusive, None)));
         let wait = Some(Wait::Block(Block { client: ClientId(2), until: None }));
         let _ = acquire(&mut table, existing, &ask(b"bob", Mode::Exclusive, wait));
-        let lock_key = Some(Wait::Reservation { until: NOW.boot.plus_ms(5_000) });
-        let _ = acquire(&mut table, existing, &ask(b"carol", Mode::Exclusive, lock_key));
+        let reservation = Some(Wait::Reservation { until: NOW.boot.plus_ms(5_000) });
+        let _ = acquire(&mut table, existing, &ask(b"carol", Mode::Exclusive, reservation));
         assert_eq!(table.waiters(), 2);
         table.set_leaving(true);
         let mut fx = Effects::default();

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::input::{How, Input, Keys, Reply};
+use super::input::{How, Input, Keys, Reply, limits};
 use super::judge::Judge;
 use super::legacy::ask;
 use super::lowered::Lowered;
@@ -15,7 +15,7 @@ use super::visits;
 use super::world::World;
 use crate::lock::deadlock::STEPS_MAX;
 use crate::lock::effect::{Change, Effects, Existing, LockId};
-use crate::lock::table::{Acquired, Decision, KeyRef, Limits, Refusal, Table};
+use crate::lock::table::{Acquired, Decision, KeyRef, Refusal, Table};
 use crate::lock::types::{LockKey, Mode, Moment, Now};
 
 const OWNERS: [Name; 6] = ["ann", "bob", "cem", "dee", "eve", "fay"];
@@ -70,10 +70,10 @@ fn refusals() -> Result<BTreeMap<&'static str, usize>, String> {
     for seed in 0..LIVES {
         let mut random = Random::new(seed);
         // Most worlds are small, where cycles are many; in the others they are long, and semaphores large.
-        let (owners, lock_keys, steps) = if seed % 4 == 0 { (6, 5, 60) } else { (4, 3, 30) };
+        let (owners, locks, steps) = if seed % 4 == 0 { (6, 5, 60) } else { (4, 3, 30) };
         let kinds = [Mode::Exclusive, Mode::Shared, Mode::Limit(1), Mode::Limit(2), Mode::Limit(3)];
         let kinds = &kinds[..if owners > 4 { 5 } else { 4 }];
-        let modes: Vec<Mode> = (0..lock_keys).map(|_| random.of(kinds)).collect();
+        let modes: Vec<Mode> = (0..locks).map(|_| random.of(kinds)).collect();
         let (mut world, mut judge) = (World::new(1_000_000, 0), Judge::default());
         for step in 0..steps {
             let input = input(&mut random, owners, &modes).heard(&world);
@@ -229,7 +229,7 @@ fn requests_for_the_same_many_locks_do_not_look_through_each_other() {
     let names: Vec<usize> = (0..NAMES).collect();
     let mut graph = Graph::default();
     let many = 1_000 * NAMES;
-    graph.table.set_limits(Limits { waiters_per_lock_max: many, waiters_max: many, holders_max: 1 });
+    graph.table.set_limits(limits(many, many, 1));
     assert!(matches!(graph.acquire_all(&names, 0), Acquired::Granted(_)));
     for owner in 1..=900 {
         let (visits, reply) = graph.visits(|graph| graph.acquire_all(&names, owner));

@@ -5,7 +5,7 @@ use super::world::World;
 use crate::engine::tests::single::Record;
 use crate::lock::deadlock::Link;
 use crate::lock::effect::{Answer, Event};
-use crate::lock::table::Refusal;
+use crate::lock::table::{Limits, Refusal};
 use crate::lock::types::{Binding, Mode, Token};
 
 /// What an acquire says beside its lease and its wait.
@@ -67,9 +67,14 @@ impl Keys {
     }
 
     /// Whether these are the same, in any order.
-    pub(crate) fn is_same_epoch(self, other: Self) -> bool {
+    pub(crate) fn is_same_set(self, other: Self) -> bool {
         self.len() == other.len() && self.iter().all(|at| other.contains(at))
     }
+}
+
+/// The settings that the core applies. All tests build them here, so that a new one needs one place.
+pub(crate) const fn limits(waiters_per_lock_max: usize, waiters_max: usize, holders_max: usize) -> Limits {
+    Limits { waiters_per_lock_max, waiters_max, holders_max }
 }
 
 /// Everything that can happen to a server.
@@ -140,11 +145,8 @@ pub(super) enum Input {
     Unblock(u64),
     /// The user of this connection loses (or gets back) the right to wait for locks.
     Forbid(u64, bool),
-    Limit {
-        per_lock: usize,
-        total: usize,
-        holders: usize,
-    },
+    /// The settings that the core applies.
+    Limits(Limits),
     /// The setting: how long nothing new is granted after a promotion, in milliseconds; and a start, if one begins.
     Quarantine(u64, bool),
     /// The setting: whether grants have to be confirmed from now on.

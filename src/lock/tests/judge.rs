@@ -180,13 +180,13 @@ impl Judge {
         self.quarantine.is_some_and(|(since, length_ms)| world.time < since + length_ms * 1000)
     }
 
-    /// Whether these live holds leave room for one more beside `lock_keys` reservations of others.
+    /// Whether these live holds leave room for one more beside `reserved` reservations of others.
     pub(super) fn is_room_beside(
         &self,
         at: At,
         owner: Name,
         mode: Mode,
-        lock_keys: usize,
+        reserved: usize,
         world: &World,
     ) -> bool {
         if self.is_quarantined(world) {
@@ -195,7 +195,7 @@ impl Judge {
         // A hold that is to be taken back may have gone for this one.
         let others = self.live(at, world).filter(|hold| hold.owner != owner && !hold.is_ownerless);
         let others: Vec<Mode> = others.map(|hold| hold.mode).collect();
-        is_free_for(mode, &others, lock_keys, world.limits.holders_max)
+        is_free_for(mode, &others, reserved, world.limits.holders_max)
     }
 
     /// The scene of who holds and waits for what, and the number of this request among the others.
@@ -207,21 +207,21 @@ impl Judge {
         let mut all: Vec<&Pending> = others.collect();
         all.sort_by_key(|pending| pending.number);
         all.dedup_by_key(|pending| pending.number);
-        let lock_key = all.partition_point(|pending| pending.number < number);
+        let position = all.partition_point(|pending| pending.number < number);
         let mut wishes: Vec<Wish> = all.iter().map(|p| p.wish()).collect();
-        wishes.insert(lock_key, wish);
+        wishes.insert(position, wish);
         let at_all = self.promises.keys().flat_map(|&at| self.live(at, world).map(move |hold| (at, hold)));
         let holds = at_all.map(|(at, hold)| (at, hold.owner, hold.mode)).collect();
         let arrived = self.arrived.clone();
-        (Scene { holds, wishes, arrived, holders_max: world.limits.holders_max }, lock_key)
+        (Scene { holds, wishes, arrived, holders_max: world.limits.holders_max }, position)
     }
 
     /// G11: a request that waits can still be granted, unless the search for what stands in its way ended early.
     pub(super) fn will_not_wait_for_itself(&mut self, asked: &Pending, world: &World) -> Verdict {
         let Pending { owner, keys, mode, number, .. } = *asked;
         let wish = Wish { owner, keys, mode };
-        let (scene, lock_key) = self.scene(wish, number, world);
-        let comes_true = scene.comes_true(lock_key);
+        let (scene, position) = self.scene(wish, number, world);
+        let comes_true = scene.comes_true(position);
         if !comes_true && lowered::has_search_ended_early() {
             self.see("deadlock beyond the search");
             return Ok(());
@@ -312,7 +312,7 @@ impl Judge {
     /// one where something else was written, or where a lock has arrived.
     fn drop_lapsed(&mut self, world: &World) {
         let arrived = &self.arrived;
-        let is_late = |lock_key: &Pending| lock_key.until.is_some_and(|until| until <= world.time);
+        let is_late = |pending: &Pending| pending.until.is_some_and(|until| until <= world.time);
         let may_go = |at, p: &Pending| {
             p.is_reservation() && (is_late(p) || arrived.contains(&at) || world.is_other(at))
         };
@@ -351,11 +351,11 @@ impl Judge {
             must(!is_over, || format!("G7: {owner:?} was granted {at} after its time"))?;
             return self.granted(&pending, answer, world);
         }
-        let lock_keys = keys.iter().filter_map(|at| {
-            let lock_key = self.queue(at).iter().position(|other| other.number == pending.number)?;
-            Some((at, lock_key, pending))
+        let positions = keys.iter().filter_map(|at| {
+            let position = self.queue(at).iter().position(|other| other.number == pending.number)?;
+            Some((at, position, pending))
         });
-        let lock_keys: Vec<_> = lock_keys.collect();
+        let positions: Vec<_> = positions.collect();
         self.strike(&pending);
         let (is_justified, what) = match *answer {
             Answer::Granted { .. } => (false, "granted"),
@@ -365,7 +365,7 @@ impl Judge {
                 "withdrawn",
             ),
             Answer::Replaced => {
-                self.taken_over.extend(lock_keys);
+                self.taken_over.extend(positions);
                 let is_retry = match *input {
                     // A reservation is asked after without a wait.
                     Input::Acquire { at, owner: who, .. } => who == owner && keys.contains(at),

@@ -378,12 +378,12 @@ fn connections_that_close() -> Result<(), String> {
 
 /// Three owners who have a reservation, or wait on a connection.
 fn reservations_states(states: usize) -> Result<(), String> {
-    let lock_key = |how| How { is_reservation: true, ..how };
+    let reserved = |how| How { is_reservation: true, ..how };
     let mut moves = moves_of(0..3, |who| {
         let ask = |wait, how| Move::Acquire { who, at: K, wait: Some(wait), connection: 0, how };
         vec![
-            ask(2, lock_key(How::PLAIN)),
-            ask(2, lock_key(SHARED)),
+            ask(2, reserved(How::PLAIN)),
+            ask(2, reserved(SHARED)),
             Move::Acquire { who, at: K, wait: Some(0), connection: 1, how: SHARED },
             Move::Acquire { who, at: K, wait: None, connection: 0, how: How::PLAIN },
             Move::Release { who, at: K },

@@ -391,8 +391,9 @@ impl Oracle {
             Input::Unblock(client) => self.waiters.retain(|waiter| waiter.client != Some(client)),
             Input::Forbid(client, true) => self.forbidden.push(client),
             Input::Forbid(client, false) => self.forbidden.retain(|&other| other != client),
-            Input::Limit { per_lock, total, holders } => {
-                (self.queue_max, self.waiters_max, self.holders_max) = (per_lock, total, holders);
+            Input::Limits(limits) => {
+                self.queue_max = limits.waiters_per_lock_max;
+                (self.waiters_max, self.holders_max) = (limits.waiters_max, limits.holders_max);
             }
             Input::Writes(writes) => self.writes = writes,
             Input::Confirm(confirms) => self.confirms = confirms,

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::input::{How, Input, Keys, Outcome, Writes};
+use super::input::{How, Input, Keys, Outcome, Writes, limits};
 use super::judge::Judge;
 use super::lowered::Lowered;
 use super::oracle::Oracle;
@@ -63,7 +63,7 @@ impl Life {
         world.step(&Input::NewReplica(seed % 5 * 10_000))?;
         world.step(&Input::NewFile)?;
         if kinds != Kinds::Plain && seed.is_multiple_of(3) {
-            world.step(&Input::Limit { per_lock: 1000, total: 1000, holders: 2 })?;
+            world.step(&Input::Limits(limits(1000, 1000, 2)))?;
         }
         Ok(Self {
             random: Random::new(seed),
@@ -360,9 +360,9 @@ impl Life {
                 let (per_lock, total) = (self.random.below(4) as usize, self.random.below(8) as usize);
                 // It is only ever raised: nobody is turned out when it is lowered.
                 let holders = self.world.limits.holders_max;
-                Input::Limit { per_lock, total, holders }
+                Input::Limits(limits(per_lock, total, holders))
             }
-            3 | 4 => Input::Limit { per_lock: 1000, total: 1000, holders: 1000 },
+            3 | 4 => Input::Limits(limits(1000, 1000, 1000)),
             _ => Input::Writes(self.random.of(&[Writes::Refused, Writes::Paused])),
         }
     }

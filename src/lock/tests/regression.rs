@@ -191,7 +191,7 @@ fn a_waiter_that_holds_the_lock_passes_a_reservation() -> Result<(), String> {
         how: How::PLAIN,
     };
     let how = How { is_reservation: true, ..How::of(Mode::Shared) };
-    let lock_key = Input::Acquire {
+    let reservation = Input::Acquire {
         at: K,
         owner: "carol",
         lease_ms: 30_000,
@@ -209,7 +209,8 @@ fn a_waiter_that_holds_the_lock_passes_a_reservation() -> Result<(), String> {
         minted: false,
         is_shared: true,
     };
-    let all = [elsewhere("bob", 2), elsewhere("dave", 5), acquire("dave", 4), lock_key, acquire("alice", 1)];
+    let all =
+        [elsewhere("bob", 2), elsewhere("dave", 5), acquire("dave", 4), reservation, acquire("alice", 1)];
     live(&[&all[..], &[both, Input::Close(1), Input::Pump]].concat())
 }
 

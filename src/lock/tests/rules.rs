@@ -183,10 +183,8 @@ impl Oracle {
         };
         let own =
             self.waiters.iter().position(|w| w.owner == owner && keys.iter().any(|at| w.keys.contains(at)));
-        let own_same = self
-            .waiters
-            .iter()
-            .position(|w| w.owner == owner && w.keys.is_same_epoch(keys) && w.mode == mode);
+        let own_same =
+            self.waiters.iter().position(|w| w.owner == owner && w.keys.is_same_set(keys) && w.mode == mode);
         let is_its_turn = match own_same {
             Some(own) => keys.iter().all(|at| self.is_turn_at(own, at)),
             None => own.is_none() && keys.iter().all(|at| self.has_room_behind_all(at, mode)),

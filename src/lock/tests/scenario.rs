@@ -29,7 +29,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::input::{Begun, How, Input, Outcome, Reply};
+use super::input::{Begun, How, Input, Outcome, Reply, limits};
 use super::judge::Judge;
 use super::server::{Key, Lazy, Name};
 use super::wording::{Words, answered, awaited, held, published, stands, told, unconfirmed, waits};
@@ -151,7 +151,7 @@ impl Story {
             "limits" => {
                 let (per_lock, total) = (words.size()?, words.size()?);
                 let holders = if words.is_at_end() { 10_000 } else { words.size()? };
-                Input::Limit { per_lock, total, holders }
+                Input::Limits(limits(per_lock, total, holders))
             }
             "writes" => Input::Writes(words.writes()?),
             "elsewhere" => Input::Elsewhere(words.at()?, true),

@@ -24,7 +24,7 @@ impl Judge {
         world: &World,
     ) -> Verdict {
         // A reservation without a connection is given up in silence.
-        let lock_key =
+        let reservation =
             self.queue(at).iter().find(|pending| pending.is_reservation() && pending.owner == owner).copied();
         let held = self.own(at, owner, world).filter(|own| token.is_none_or(|token| token == own.token));
         match *reply {
@@ -37,8 +37,8 @@ impl Judge {
             Reply::None if world.refuses(at) => return Ok(()),
             _ => return Err(format!("a release was answered {reply:?}")),
         }
-        if let Some(lock_key) = lock_key {
-            self.strike(&lock_key);
+        if let Some(reservation) = reservation {
+            self.strike(&reservation);
             self.see("place withdrawn");
         }
         match held {
@@ -171,7 +171,7 @@ impl Judge {
                     let others = self
                         .queue(at)
                         .iter()
-                        .any(|o| o.owner != owner || !o.keys.is_same_epoch(keys) || o.mode != how.mode);
+                        .any(|o| o.owner != owner || !o.keys.is_same_set(keys) || o.mode != how.mode);
                     // What is to be taken back is not free before it is.
                     let is_held = self.live(at, world).any(|hold| hold.is_ownerless && hold.owner != owner);
                     // Of many holders the pump ends those whose leases are over.
@@ -229,9 +229,9 @@ impl Judge {
             let own = self.queue(at).iter().position(|other| other.owner == owner);
             // The requests ahead of its older request may be gone by now, too.
             let came_before = |number: u64| move |other: &Pending| other.number < number;
-            let taken_over = self.taken_over.iter().find(|lock_key| lock_key.0 == at);
+            let taken_over = self.taken_over.iter().find(|taken| taken.0 == at);
             let taken_over =
-                taken_over.map(|lock_key| self.queue(at).partition_point(came_before(lock_key.2.number)));
+                taken_over.map(|taken| self.queue(at).partition_point(came_before(taken.2.number)));
             let ahead = match own.or(taken_over) {
                 Some(own) => &self.queue(at)[..own],
                 None => self.queue(at),
@@ -271,12 +271,12 @@ impl Judge {
         let own: Vec<(At, usize, Pending)> = keys
             .iter()
             .filter_map(|at| {
-                let lock_key = self.queue(at).iter().position(|other| other.owner == owner)?;
-                Some((at, lock_key, self.queue(at)[lock_key]))
+                let position = self.queue(at).iter().position(|other| other.owner == owner)?;
+                Some((at, position, self.queue(at)[position]))
             })
             .chain(self.taken_over.iter().copied())
             .collect();
-        let is_same = |old: &Pending| old.keys.is_same_epoch(keys) && old.mode == asked.mode;
+        let is_same = |old: &Pending| old.keys.is_same_set(keys) && old.mode == asked.mode;
         let same = own.iter().find(|(_, _, old)| is_same(old)).map(|own| own.2.number);
         for (_, _, old) in &own {
             must(
@@ -290,8 +290,8 @@ impl Judge {
         for at in keys.iter() {
             let number = asked.number;
             let queue = self.queues.entry(at).or_default();
-            let lock_key = queue.partition_point(|other| other.number < number);
-            queue.insert(lock_key, asked);
+            let position = queue.partition_point(|other| other.number < number);
+            queue.insert(position, asked);
         }
         self.see(if keys.len() > 1 { "waited for several" } else { "waited" });
         if how.is_reservation {
@@ -353,8 +353,8 @@ impl Judge {
             Refusal::Several(_) => (false, "raised"),
             Refusal::Deadlock => {
                 let wish = Wish { owner, keys, mode };
-                let (scene, lock_key) = without.scene(wish, u64::MAX, world);
-                must(!scene.comes_true(lock_key), || {
+                let (scene, position) = without.scene(wish, u64::MAX, world);
+                must(!scene.comes_true(position), || {
                     format!("G11: {owner:?} was told of a deadlock: {scene:?}")
                 })?;
                 let mut links = cycle.iter().zip(cycle.iter().cycle().skip(1));

@@ -1,6 +1,6 @@
 //! What the server asks the table, and what it is told to do at the edge of its life: each by itself.
 
-use super::input::{How, Input, Keys, Reply};
+use super::input::{How, Input, Keys, Reply, limits};
 use super::lowered::Lowered;
 use super::server::{At, Lazy};
 use super::world::World;
@@ -288,7 +288,7 @@ fn a_value_that_nobody_holds_is_forgotten_at_once_and_no_other_one() -> Result<(
 #[test]
 fn more_holders_are_let_in_as_soon_as_there_may_be_more() -> Result<(), String> {
     let shared = How::of(Mode::Shared);
-    let limit = |holders| Input::Limit { per_lock: 10, total: 10, holders };
+    let limit = |holders| Input::Limits(limits(10, 10, holders));
     let holders = |world: &World| world.server.table().holds();
     let mut world = after(&[
         limit(2),

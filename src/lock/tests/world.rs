@@ -252,10 +252,9 @@ impl World {
                     self.forbidden.remove(&client);
                 }
             }
-            Input::Limit { per_lock, total, holders } => {
-                self.limits =
-                    Limits { waiters_per_lock_max: per_lock, waiters_max: total, holders_max: holders };
-                single.set_limits(self.limits);
+            Input::Limits(limits) => {
+                self.limits = limits;
+                single.set_limits(limits);
             }
             Input::Quarantine(length_ms, is_start) => {
                 self.quarantine_ms = length_ms;

@@ -225,8 +225,7 @@ impl Group {
         let waits = [None, Some(0), Some(1 + self.random.below(60))];
         let wait_ms = self.random.of(&waits);
         // A reservation has an end: without end only a connection can wait.
-        let may_reserve =
-            self.plan.asks.lock_keys && task.keys.len() == 1 && wait_ms.is_some_and(|ms| ms > 0);
+        let may_reserve = self.plan.asks.reserves && task.keys.len() == 1 && wait_ms.is_some_and(|ms| ms > 0);
         let is_reservation = may_reserve && self.random.percent(40);
         self.clients[c].task = Some(task);
         self.send(c, task, Kind::Acquire { wait_ms, is_reservation }, None)

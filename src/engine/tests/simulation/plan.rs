@@ -119,7 +119,7 @@ pub(super) struct Asks {
     /// REENTRANT.
     pub(super) counts: bool,
     /// QUEUE.
-    pub(super) lock_keys: bool,
+    pub(super) reserves: bool,
     /// DEL, FLUSHALL: by somebody who sees to it that owners give up what is broken.
     pub(super) breaks: bool,
 }
@@ -163,7 +163,7 @@ impl Plan {
                 raises: more.percent(50),
                 bindings: more.percent(50),
                 counts: more.percent(50),
-                lock_keys: more.percent(50),
+                reserves: more.percent(50),
                 breaks: more.percent(50),
             },
             faults_per_mille: random.of(&[2, 10, 20, 40, 60]),

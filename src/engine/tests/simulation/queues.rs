@@ -64,7 +64,7 @@ impl QueueEntry {
     /// Whether it is one for a request like this.
     fn is_for(&self, request: &Request) -> bool {
         let Request { owner, keys, mode, .. } = self.request;
-        owner == request.owner && mode == request.mode && keys.is_same_epoch(request.keys)
+        owner == request.owner && mode == request.mode && keys.is_same_set(request.keys)
     }
 }
 
