@@ -1,9 +1,13 @@
-//! No files import each other in a circle: what a circle needs can only be read as a whole.
+//! Files that need each other in a circle can only be read as a whole. None may by what they import, and few may by the
+//! methods that they call: a type whose methods stand in several files hides such a circle from the imports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::tidy::{Source, shipped};
+use crate::tidy::{Source, functions, item_end, shipped};
+
+/// How many files the largest circle by calls of methods may have. Lower it when a circle gets smaller; 3 is wanted.
+const CALLS_MAX: usize = 12;
 
 /// A module by its path below the crate: `engine`, `pump`.
 type Module = Vec<String>;
@@ -101,6 +105,66 @@ fn imports(sources: &[Source]) -> Modules {
     sources.iter().map(of).collect()
 }
 
+/// The inherent `impl` blocks of a source: the type, and the text from its braces.
+fn impls(code: &str) -> Vec<(&str, &str)> {
+    let starts = code.match_indices("impl").filter(|(at, _)| *at == 0 || code[..*at].ends_with('\n'));
+    let of = |(at, _): (usize, &str)| -> Option<(&str, &str)> {
+        let open = at + code[at..].find('{')?;
+        let header = &code[at + "impl".len()..open];
+        let header = header.split(" where").next()?.trim();
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        // What stands behind the parameters of the block itself.
+        let name = if header.starts_with('<') { header.split_once("> ")?.1 } else { header };
+        let name = name.split(|c| !is_name(c)).next()?;
+        (!header.contains(" for ")).then(|| (name, &code[open..item_end(code, at)]))
+    };
+    starts.filter_map(of).collect()
+}
+
+/// The methods that a text calls on one of these receivers.
+fn called<'a>(code: &'a str, receivers: &[&str]) -> Vec<&'a str> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let calls = code.match_indices('(').filter_map(|(at, _)| {
+        let before = &code[..at];
+        let name = &before[before.trim_end_matches(is_name).len()..];
+        let receiver = before.strip_suffix(name)?;
+        let receiver = receiver.strip_suffix("::").or_else(|| receiver.strip_suffix('.'))?.trim_end();
+        let receiver = &receiver[receiver.trim_end_matches(is_name).len()..];
+        (!name.is_empty() && receivers.contains(&receiver)).then_some(name)
+    });
+    calls.collect()
+}
+
+/// A room of the sources, as `lock`, and a type in it.
+type Type = (String, String);
+
+/// Which file calls methods that another one defines for the same type: on `self`, or on a variable or a field of the
+/// type's name.
+fn calls(sources: &[Source]) -> Modules {
+    let room = |source: &Source| module_of(&source.path).first().cloned().unwrap_or_default();
+    let mut homes: BTreeMap<Type, BTreeMap<&str, Module>> = BTreeMap::new();
+    for source in sources {
+        for (name, body) in impls(&source.code) {
+            let methods = functions(body).map(|(_, method)| (method, module_of(&source.path)));
+            homes.entry((room(source), name.to_owned())).or_default().extend(methods);
+        }
+    }
+    let mut found = Modules::new();
+    for source in sources {
+        let from = module_of(&source.path);
+        let mut targets = BTreeSet::new();
+        for ((_, name), methods) in homes.iter().filter(|((its_room, _), _)| *its_room == room(source)) {
+            let own = impls(&source.code).into_iter().filter(|(its, _)| its == name);
+            let mut names: Vec<&str> = own.flat_map(|(_, body)| called(body, &["self", "Self"])).collect();
+            names.extend(called(&source.code, &[&name.to_lowercase()]));
+            targets.extend(names.iter().filter_map(|method| methods.get(method)).cloned());
+        }
+        targets.remove(&from);
+        found.insert(from, targets);
+    }
+    found
+}
+
 /// Modules that each other can be reached from.
 fn circles(modules: &Modules) -> Vec<Vec<String>> {
     let reachable = |from: &Module| {
@@ -132,6 +196,16 @@ fn no_files_import_each_other_in_a_circle() {
 }
 
 #[test]
+fn circles_by_calls_of_methods_do_not_grow() {
+    let found = circles(&calls(&shipped("src")));
+    let (count, largest) = (found.len(), found.iter().map(Vec::len).max().unwrap_or_default());
+    assert!(
+        largest <= CALLS_MAX,
+        "{count} circles, the largest of {largest} files, and CALLS_MAX is {CALLS_MAX}: {found:#?}"
+    );
+}
+
+#[test]
 fn circles_are_seen() {
     let source = |path: &str, code: &str| Source {
         path: Path::new(path).to_path_buf(),
@@ -155,4 +229,33 @@ fn circles_are_seen() {
         assert_eq!(circles(&imports(&circle)), expected, "{back}");
     }
     assert_eq!(flattened("a::{b, c::{self, d}}", ""), ["a::b", "a::c::self", "a::c::d"]);
+}
+
+#[test]
+fn circles_by_calls_are_seen() {
+    let source = |path: &str, code: &str| Source {
+        path: Path::new(path).to_path_buf(),
+        text: String::new(),
+        code: code.to_owned(),
+    };
+    let line = [
+        source("src/a/b.rs", "impl<'a> Big<'a> {\n fn one(&self) { self.two(); unknown.three(); } }"),
+        source("src/a/c.rs", "impl Big where A: B {\n fn two(&self) {} }\nimpl Drop for Big { fn one() {} }"),
+        source(
+            "src/a/d.rs",
+            "fn free(big: &Big) { big.one(); }\nimpl Other { fn three(&self) { self.one(); } }",
+        ),
+        source("src/e/f.rs", "impl Big { fn two(&self) { self.one(); } }"),
+    ];
+    assert_eq!(circles(&calls(&line)), Vec::<Vec<String>>::new());
+    for back in ["impl Big { fn two(&self) { self\n.one(); } }", "impl Big { fn two() { Self::one() } }"] {
+        let mut circle = line.to_vec();
+        circle[1].code = back.to_owned();
+        assert_eq!(circles(&calls(&circle)), [["a/b", "a/c"].map(ToOwned::to_owned).to_vec()], "{back}");
+    }
+    let mut circle = line.to_vec();
+    circle[1].code = "impl Big { fn two(&self, other: Other) { other.three() } }".to_owned();
+    circle[2].code = "impl Other { fn three(&self) { self.big.one() } }".to_owned();
+    let expected = vec![vec!["a/b".to_owned(), "a/c".to_owned(), "a/d".to_owned()]];
+    assert_eq!(circles(&calls(&circle)), expected);
 }

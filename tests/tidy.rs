@@ -118,7 +118,7 @@ fn without_tests(code: &str) -> String {
 }
 
 /// The end of the item that begins at this place: of its block, or its semicolon.
-fn item_end(code: &str, start: usize) -> usize {
+pub(crate) fn item_end(code: &str, start: usize) -> usize {
     let mut depth = 0;
     for (at, c) in code[start..].char_indices() {
         match c {
@@ -301,7 +301,7 @@ fn function_lengths(code: &str) -> Vec<(String, usize)> {
 }
 
 /// Where each function begins, and its name. Types of functions have none.
-fn functions(code: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn functions(code: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let starts = code.match_indices("fn ").filter(move |(at, _)| !code[..*at].ends_with(is_part));
     starts.map(move |(at, _)| {
