@@ -7,8 +7,10 @@
 //! | `circles.rs` | files that need each other in a circle |
 //! | `bounds.rs` | the table of bounds in `docs/ARCHITECTURE.md` |
 //! | `errors.rs` | the table of error codes in `docs/reference/errors.md` |
+//! | `recipes.rs` | the recipes of `CONTRIBUTING.md` |
 
 mod bounds;
 mod circles;
 mod errors;
+mod recipes;
 mod tidy;
