@@ -154,7 +154,7 @@ HOLDERS = (
               bounds=ratio(2, HOLDERS_COME, on_valkey=6)),
     by_server("DUMP, and of a set", A_SEMAPHORE, permits, does("DUMP pool"), members, bounds=ratio(2, PACKED, on_valkey=8)),
     by_server("RESTORE, and of a set", A_SEMAPHORE, payload_of(permits), restores, payload_of(members),
-              bounds=ratio(6, HOLDERS_COME, on_valkey=8)),
+              bounds=ratio(10, HOLDERS_COME)),
     by_server("DEL, and of a set", A_SEMAPHORE, permits, does("DEL pool"), members, is_empty,
               options=lambda count: ("--lazyfree-lazy-user-del", "no"),
               bounds=ratio(RATIO, "a set of Valkey ends faster", on_valkey=3)),
