@@ -9,9 +9,7 @@ use super::api::{Ctx, Key, OwnedStr, Str, api};
 use super::hot::calls;
 use super::keeper::{self, Blocked};
 use super::timer::Timer;
-use super::{
-    blocking, client, clock, cluster, config, events, ffi, kind, needs, replicate, rights, role, soon,
-};
+use super::{blocking, clock, cluster, events, ffi, kind, needs, replicate, rights, server_info, soon};
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level};
 use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic, Whose};
@@ -89,7 +87,7 @@ impl Server for Ctx {
     }
 
     fn replicas(&self) -> Option<(u64, Vec<Seen>)> {
-        role::ask(self)
+        server_info::replicas(self)
     }
 
     fn listen(&self, to: Topic) -> bool {
@@ -105,11 +103,11 @@ impl Server for Ctx {
     }
 
     fn may_evict(&self) -> bool {
-        config::may_evict(self)
+        server_info::may_evict(self)
     }
 
     fn has_listeners(&self) -> bool {
-        config::has_listeners(self)
+        server_info::has_listeners(self)
     }
 
     fn log(&self, level: Level, text: &str) {
@@ -205,7 +203,7 @@ impl Server for Ctx {
     }
 
     fn has_dropped_reply(&self, client: ClientId) -> bool {
-        client::has_dropped_reply(self, client)
+        server_info::has_dropped_reply(self, client)
     }
 
     fn close(&self, client: ClientId) {

@@ -1,0 +1,88 @@
+//! What the server says when it is asked by its own commands: its configuration and modules, its role and replicas, and
+//! clients that are about to be closed.
+
+use std::ffi::{CStr, c_longlong};
+
+use redis_module::raw;
+
+use super::api::{Ctx, api};
+use super::reply::{Reply, ask, element, elements, is_of_kind, number, text};
+use super::{kind, server};
+use crate::engine::first_use;
+use crate::engine::server::Server;
+use crate::lock::confirm::{ReplicaName, Seen};
+use crate::lock::types::ClientId;
+
+/// Whether anybody could hear a keyspace event: a client, or another module, which needs no setting.
+pub(super) fn has_listeners(ctx: &Ctx) -> bool {
+    first_use::has_listeners(config(ctx, c"notify-keyspace-events").as_deref(), || modules(ctx))
+}
+
+/// The names of all modules. `None`: the server does not tell them all. While one is being loaded it is not in the list
+/// itself.
+fn modules(ctx: &Ctx) -> Option<Vec<String>> {
+    // SAFETY: a live context; the format takes a C string.
+    let modules = unsafe { ask!(ctx, c"MODULE", c"cE", c"LIST".as_ptr()) }?;
+    if !is_of_kind(modules.get(), raw::REDISMODULE_REPLY_ARRAY) {
+        return None;
+    }
+    elements(modules.get()).map(|module| element(module, 1).and_then(text)).collect()
+}
+
+/// Whether the server may evict keys that have no time to live.
+pub(super) fn may_evict(ctx: &Ctx) -> bool {
+    let policy = server::info(ctx, c"memory", c"maxmemory_policy");
+    let memory = server::info(ctx, c"memory", c"maxmemory");
+    first_use::may_evict(policy.as_deref(), memory.as_deref())
+}
+
+/// A setting of the server; `None` if it does not tell.
+fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
+    // SAFETY: a live context; the format takes two C strings.
+    let reply = unsafe { ask!(ctx, c"CONFIG", c"ccE", c"GET".as_ptr(), name.as_ptr()) }?;
+    element(reply.get(), 1).and_then(text)
+}
+
+/// How far the stream has come, and how far each replica has. `None`: this server is no primary, or does not say.
+pub(super) fn replicas(ctx: &Ctx) -> Option<(u64, Vec<Seen>)> {
+    // SAFETY: a live context; the format takes no arguments.
+    read_replicas(unsafe { ask!(ctx, c"ROLE", c"E") }?.get())
+}
+
+fn read_replicas(reply: Reply) -> Option<(u64, Vec<Seen>)> {
+    if text(element(reply, 0)?)? != "master" {
+        return None;
+    }
+    let offset = u64::try_from(number(element(reply, 1)?)?).ok()?;
+    let replicas = elements(element(reply, 2)?).map(|replica| {
+        let [ip, port, offset] = [0, 1, 2].map(|at| element(replica, at).and_then(text));
+        let name = ReplicaName(format!("{}:{}", ip?, port?).into());
+        Some(Seen { name, acknowledged: offset?.parse().ok()? })
+    });
+    Some((offset, replicas.collect::<Option<_>>()?))
+}
+
+/// Whether this connection closes before what it was answered in this turn of the event loop was sent.
+///
+/// In the usual order the server answers blocked clients, sends replies, and closes connections at the end of a turn. What
+/// closes after replies were sent is told apart:
+/// - a connection that its own client has closed behind the reply, by QUIT for one, has the flag `c`;
+/// - a client that takes too much memory is closed last, where `maxmemory-clients` is set;
+/// - Valkey runs commands of others while replies are being sent, if it has threads for that;
+/// - a script that is slow lets others in before the turn is over.
+pub(super) fn has_dropped_reply(ctx: &Ctx, client: ClientId) -> bool {
+    let is = |name, value: &str| config(ctx, name).as_deref() == Some(value);
+    !ctx.flags().is_script
+        && flags(ctx, client).is_some_and(|flags| !flags.contains('c'))
+        && is(c"maxmemory-clients", "0")
+        && (!kind::kind().is_valkey() || is(c"io-threads", "1"))
+}
+
+/// The flags of a client, by CLIENT LIST. `None`: there is none, or the server does not say.
+fn flags(ctx: &Ctx, ClientId(id): ClientId) -> Option<String> {
+    let id = c_longlong::try_from(id).ok()?;
+    // SAFETY: a live context; the format takes two C strings and a number.
+    let reply = unsafe { ask!(ctx, c"CLIENT", c"cclE", c"LIST".as_ptr(), c"ID".as_ptr(), id) }?;
+    let line = text(reply.get())?;
+    line.split_whitespace().find_map(|field| field.strip_prefix("flags=").map(str::to_owned))
+}
