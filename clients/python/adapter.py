@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import redislock
+import redislock.redlock
 
 DRIVERS = {
     "asyncio": "redis.asyncio",
@@ -25,7 +26,7 @@ DRIVERS = {
     "valkey-py": "valkey",
 }
 FEATURES = [
-    "sentinel", "cluster", "independent", "push", "leader", "held", "fence", "stats", "fork", "log", "client",
+    "sentinel", "cluster", "independent", "push", "leader", "fence", "stats", "fork", "log", "client",
     "provider",
 ]  # fmt: skip
 NAMES = {"redis": ("Redis", "RedisCluster"), "valkey": ("Valkey", "ValkeyCluster")}
@@ -78,17 +79,17 @@ def provider_of(login: dict[str, Any]) -> Any:
 
 def failure(error: BaseException) -> dict[str, Any]:
     """An error as the kit wants it."""
-    kind = type(error).__name__
+    kind = type(error).__name__.removesuffix("Error")
     said: dict[str, Any] = {"kind": kind if kind in KINDS else "Other", "message": str(error)}
-    if isinstance(error, asyncio.CancelledError):
+    if isinstance(error, asyncio.CancelledError | redislock.LocksClosedError):
         said["kind"] = "Cancelled"
     if isinstance(error, NotImplementedError):
         said["kind"] = "Unsupported"
-    if isinstance(error, redislock.Deadlock):
+    if isinstance(error, redislock.DeadlockError):
         said["cycle"] = [list(each) for each in error.cycle]
-    if isinstance(error, redislock.Quarantine):
+    if isinstance(error, redislock.QuarantineError):
         said["left_ms"] = round(1000 * error.left)
-    if isinstance(error, redislock.LockLost) and (body := getattr(error, "body", None)):
+    if isinstance(error, redislock.LockLostError) and (body := getattr(error, "body", None)):
         said["body"] = body
     return said
 
@@ -120,7 +121,7 @@ def seconds(request: dict[str, Any], name: str) -> float:
 def lock_of(locks: Any, request: dict[str, Any]) -> Any:
     """The lock that the request asks for."""
     options: dict[str, Any] = {}
-    for name, ours in (("lease_ms", "lease"), ("wait_ms", "wait"), ("longest_ms", "longest")):
+    for name, ours in (("lease_ms", "lease"), ("wait_ms", "wait"), ("longest_ms", "max_hold")):
         if request.get(name) is not None:
             options[ours] = seconds(request, name)
     for name in ("renew", "owner"):
@@ -165,7 +166,7 @@ def child_of(use: Any, release: Any) -> str:
         for work in (use, release):
             try:
                 work()
-            except redislock.LockLost:
+            except redislock.LockLostError:
                 refused += 1
             except BaseException:
                 break
@@ -189,10 +190,12 @@ class Common:
         if request.get("lease_ms"):
             options["lease"] = seconds(request, "lease_ms")
         if request.get("waiting_connections"):
-            options["waiting"] = request["waiting_connections"]
+            options["max_queued_per_lock"] = request["waiting_connections"]
         self.client = clients_of(request, driver)
+        if request["mode"] == "independent":
+            kind = redislock.redlock.AsyncRedlock if kind is redislock.AsyncLocks else redislock.redlock.Redlock
         self.locks = kind(self.client, **options)
-        more = ["cancel", "body", "tasks"] if kind is redislock.AsyncLocks else []
+        more = ["cancel", "body", "tasks"] if issubclass(kind, redislock.AsyncLocks) else []
         return {"drivers": list(DRIVERS), "features": [*FEATURES, *more]}
 
     @property
@@ -226,7 +229,7 @@ class Common:
 
     def leader(self, request: dict[str, Any], elected: Any, deposed: Any) -> Any:
         lease = seconds(request, "lease_ms") if request.get("lease_ms") else None
-        made = self.locks.leader(request["name"], on_elected=elected, on_lost=deposed, lease=lease)
+        made = self.locks.leader(request["name"], on_elected=elected, on_deposed=deposed, lease=lease)
         self.leaders[request["leader"]] = made
         return made
 
@@ -239,10 +242,8 @@ class Tasks(Common):
         if op in ("acquire", "check", "release", "run", "cycle", "fork", "lead", "resign", "quit"):
             return await getattr(self, f"do_{op}")(request)  # type: ignore[no-any-return]
         if op == "fence":
-            await self.locks.fence(request["name"], request["token"])
+            await self.locks.check_token(request["name"], request["token"])
             return {}
-        if op == "held":
-            return {"names": await self.locks.held(request["owner"])}
         if op == "stats":
             return self.stats()
         if op == "threads":
@@ -276,7 +277,7 @@ class Tasks(Common):
                     raise BodyError
         except BodyError:
             body = "raised"
-        except redislock.LockLost as error:
+        except redislock.LockLostError as error:
             error.body = body  # type: ignore[attr-defined]
             raise
         return {"token": hold.token, "body": body}
@@ -330,10 +331,8 @@ class Threads(Common):
         if op in ("acquire", "check", "release", "run", "cycle", "fork", "lead", "resign", "quit"):
             return getattr(self, f"do_{op}")(request)  # type: ignore[no-any-return]
         if op == "fence":
-            self.locks.fence(request["name"], request["token"])
+            self.locks.check_token(request["name"], request["token"])
             return {}
-        if op == "held":
-            return {"names": self.locks.held(request["owner"])}
         if op == "stats":
             return self.stats()
         if op == "threads":
@@ -362,7 +361,7 @@ class Threads(Common):
                     raise BodyError
         except BodyError:
             body = "raised"
-        except redislock.LockLost as error:
+        except redislock.LockLostError as error:
             error.body = body  # type: ignore[attr-defined]
             raise
         return {"token": hold.token, "body": body}

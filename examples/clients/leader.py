@@ -22,7 +22,7 @@ def stand(locks, job, instance, events):
     return locks.leader(
         job,
         on_elected=lambda hold: events.put((instance, hold.token)),
-        on_lost=lambda reason: print(f"{instance} leads no more: {reason}"),
+        on_deposed=lambda reason: print(f"{instance} leads no more: {reason}"),
     )
 
 

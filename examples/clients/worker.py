@@ -28,7 +28,7 @@ def pay(server, balance, hold):
     before = int(server.get(balance) or 0)
     time.sleep(0.005)
     if hold is not None:
-        hold.check()  # raises LockLost: somebody else may be at it
+        hold.check()  # raises LockLostError: somebody else may be at it
     server.set(balance, before + 1)
 
 

@@ -17,13 +17,14 @@ from harness.limits import eventually  # type: ignore[import-not-found]
 from harness.proxy import Proxy  # type: ignore[import-not-found]
 from harness.replicas import AT_ONCE, is_linked  # type: ignore[import-not-found]
 from harness.sentinel import GROUP, watched  # type: ignore[import-not-found]
-from harness.server import Port, Server, StartFailed, Yard  # type: ignore[import-not-found]
+from harness.server import MODULE, Port, Server, StartFailed, Yard  # type: ignore[import-not-found]
 from harness.wire import Closed  # type: ignore[import-not-found]
 from kit.proxy import Proxy as Meddler  # type: ignore[import-not-found]
 
 __all__ = [
     "AT_ONCE",
     "GROUP",
+    "MODULE",
     "Meddler",
     "Port",
     "Proxy",

@@ -13,6 +13,7 @@ import redis
 import redis.asyncio
 
 import redislock
+import redislock.redlock
 
 from .servers import eventually
 from .test_release import async_locks_of, locks_of
@@ -25,7 +26,7 @@ def releases(meddler: Any) -> list[str]:
 
 def test_a_hold_that_is_not_renewed_lasts_until_its_lease_is_over(meddler: Any) -> None:
     with locks_of(meddler.port, lease=2) as locks:
-        with pytest.raises(redislock.LockLost, match="deadline"), locks.lock("k", renew=False) as hold:
+        with pytest.raises(redislock.LockLostError, match="deadline"), locks.lock("k", renew=False) as hold:
             assert hold.wait_until_lost(20) == "deadline"
             time.sleep(0.3)
             assert releases(meddler) == []
@@ -39,7 +40,7 @@ def test_asyncio_s_hold_that_is_not_renewed_lasts_until_its_lease_is_over(meddle
             assert await hold.until_lost() == "deadline"
             await asyncio.sleep(0.3)
             assert releases(meddler) == []
-            with pytest.raises(redislock.LockLost, match="deadline"):
+            with pytest.raises(redislock.LockLostError, match="deadline"):
                 await hold.release()
             while releases(meddler) != ["k"]:
                 await asyncio.sleep(0.01)
@@ -56,13 +57,13 @@ def test_renewals_that_are_not_answered_give_nothing_up(meddler: Any, client: re
         assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1, "the server has it for longer"
         assert releases(meddler) == []
         meddler.open()
-        with pytest.raises(redislock.LockLost):
+        with pytest.raises(redislock.LockLostError):
             hold.release()
         eventually(lambda: not client.exists("k"), "it is given up")
 
 
 def test_one_of_several_locks_that_is_lost_leaves_the_others(locks: redislock.Locks, client: redis.Redis) -> None:
-    with pytest.raises(redislock.LockLost, match="push"), locks.many(["k", "j"], lease=60) as hold:
+    with pytest.raises(redislock.LockLostError, match="push"), locks.many(["k", "j"], lease=60) as hold:
         client.delete("k")
         assert hold.wait_until_lost(10) == "push"
         time.sleep(0.3)
@@ -72,14 +73,14 @@ def test_one_of_several_locks_that_is_lost_leaves_the_others(locks: redislock.Lo
 
 def test_independent_servers_that_have_a_lost_lock_still_keep_it(start_server: Any) -> None:
     clients = [redis.Redis(port=start_server().port) for _ in range(3)]
-    with redislock.Redlock(clients, lease=60) as locks:
+    with redislock.redlock.Redlock(clients, lease=60) as locks:
         hold = locks.lock("k").acquire()
         for each in clients[:2]:
             each.delete("k")
         assert hold.wait_until_lost(10)
         time.sleep(0.3)
         assert clients[2].exists("k")
-        with pytest.raises(redislock.LockLost):
+        with pytest.raises(redislock.LockLostError):
             hold.release()
         eventually(lambda: not clients[2].exists("k"), "it is given up")
     for each in clients:
@@ -134,7 +135,7 @@ def test_a_grant_that_came_too_late_is_given_up(meddler: Any, client: redis.Redi
     with locks_of(meddler.port, lease=0.5) as locks:
         locks.lock("warm").acquire().release()
         meddler.delay = lambda call: 0.7 if call.name == "LOCK.ACQUIRE" else 0
-        with pytest.raises(redislock.LockLost, match="deadline"):
+        with pytest.raises(redislock.LockLostError, match="deadline"):
             locks.lock("k", wait=0).acquire()
         eventually(lambda: "k" in releases(meddler), "it is given up")
 
@@ -145,5 +146,5 @@ def test_closing_gives_up_what_was_lost(client: redis.Redis, server: Any) -> Non
         hold._lose("deadline")
         assert client.exists("k")
     assert not client.exists("k")
-    with pytest.raises(redislock.LockLost, match="deadline"):
+    with pytest.raises(redislock.LockLostError, match="deadline"):
         hold.release()

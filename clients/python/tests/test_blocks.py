@@ -210,7 +210,7 @@ def test_a_block_of_redis_py_s_lock_leaves_its_own_in_any_thread(is_told: bool, 
             assert client.exists("k")
             other.submit(entered.close).result()
             assert not client.exists("k")
-    with pytest.raises(compat.NotHeld):
+    with pytest.raises(compat.NotHeldError):
         made.release()
     compat._locks.pop(client).close()
 

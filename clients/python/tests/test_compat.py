@@ -14,7 +14,7 @@ import redis.asyncio
 import redis.lock
 from redis.exceptions import LockError, LockNotOwnedError
 
-from redislock import NotConfirmed, compat
+from redislock import NotConfirmedError, compat
 
 PUBLIC = ["acquire", "release", "extend", "reacquire", "locked", "owned"]
 
@@ -151,7 +151,7 @@ def test_a_release_that_is_refused_does_not_hide_the_body_s_own_error(start_serv
         refuse(1)
         raise ZeroDivisionError
     refuse(0)
-    with pytest.raises(NotConfirmed), mine.lock("foo", lock_class=compat.Lock):
+    with pytest.raises(NotConfirmedError), mine.lock("foo", lock_class=compat.Lock):
         refuse(1)
     refuse(0)
     compat._locks.pop(mine).close()
@@ -184,7 +184,7 @@ def test_a_token_gives_nobody_the_lock_of_another(client: redis.Redis, closing: 
     assert other.acquire(token="*", blocking=False) and other.local.token == b"*"
     other.release()
     other.local.token = b"worker"  # redis-py would release this one
-    with pytest.raises(compat.NotHeld):
+    with pytest.raises(compat.NotHeldError):
         other.release()
     long = b"x" * 300
     assert lock.acquire(token=long) and lock.local.token == long

@@ -15,6 +15,7 @@ import redis
 import redis.asyncio
 
 import redislock
+import redislock.redlock
 from redislock import compat
 
 from .servers import eventually
@@ -109,7 +110,7 @@ def test_a_program_that_ends_with_asyncio_s_locks_says_nothing(server: Any, capf
 def test_an_election_that_is_left_at_the_moment_of_the_grant_leaves_nothing(start_server: Any) -> None:
     servers = [start_server() for _ in range(3)]
     clients = [redis.Redis(port=server.port) for server in servers]
-    with redislock.Redlock(clients, lease=60) as locks:
+    with redislock.redlock.Redlock(clients, lease=60) as locks:
         leader = locks.leader("k")
         engine = locks._engine()
         granted = threading.Event()

@@ -16,6 +16,7 @@ import redis
 import redis.asyncio
 
 import redislock
+import redislock.redlock
 from redislock import compat
 
 from .servers import Yard, eventually
@@ -209,7 +210,7 @@ def test_independent_servers_forget_alike() -> None:
     try:
         clients = [redis.Redis(port=yard().port) for _ in range(3)]
         told = Told()
-        with redislock.Redlock(clients, lease=LEASE, hooks=told) as locks:
+        with redislock.redlock.Redlock(clients, lease=LEASE, hooks=told) as locks:
             kept = locks.lock("kept").acquire()
             locks.lock("k").acquire()
             gc.collect()

@@ -13,8 +13,11 @@ import redis.asyncio
 
 import redislock
 
-from .servers import eventually
+from .servers import MODULE, eventually
 from .stories import play
+
+#: A server whose module can be loaded while it runs.
+LOADABLE = ("--enable-module-command", "yes")
 
 
 def test_a_leader_that_fails_gives_up_and_stands_again(
@@ -27,7 +30,7 @@ def test_a_leader_that_fails_gives_up_and_stands_again(
         if len(elected) == 1:
             raise ZeroDivisionError
 
-    with locks.leader("job", on_elected=lead, on_lost=told.append, lease=60) as leader:
+    with locks.leader("job", on_elected=lead, on_deposed=told.append, lease=60) as leader:
         eventually(lambda: elected, "it leads")
         with locks.lock("job", wait=5):
             assert leader.hold is None and elected[0].lost is None and elected[0].remaining == 0
@@ -49,7 +52,7 @@ def test_asyncio_a_leader_that_fails_gives_up_and_stands_again(server: Any, capl
                 raise ZeroDivisionError
             await asyncio.sleep(30)
 
-        async with locks.leader("job", on_elected=lead, on_lost=told.append, lease=60) as leader:
+        async with locks.leader("job", on_elected=lead, on_deposed=told.append, lease=60) as leader:
             while not elected:
                 await asyncio.sleep(0.01)
             async with locks.lock("job", wait=5):
@@ -77,7 +80,7 @@ def test_a_loss_is_told_while_the_leader_works(locks: redislock.Locks, client: r
         events.append(reason)
         deposed.set()
 
-    with locks.leader("job", on_elected=lead, on_lost=lose) as leader:
+    with locks.leader("job", on_elected=lead, on_deposed=lose) as leader:
         eventually(lambda: leader.hold is not None and events, "it leads")
         client.delete("job")
         eventually(lambda: events == ["elected", "push", "ended", "elected"], "it leads again when its work has ended")
@@ -107,7 +110,7 @@ def test_a_leader_that_resigns_at_its_work(locks: redislock.Locks, client: redis
 def test_asyncio_a_leader_may_have_plain_functions(server: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
         events: list[Any] = []
-        async with locks.leader("job", on_elected=events.append, on_lost=events.append) as leader:
+        async with locks.leader("job", on_elected=events.append, on_deposed=events.append) as leader:
             while leader.hold is None:
                 await asyncio.sleep(0.01)
             first = leader.hold
@@ -124,10 +127,10 @@ def test_asyncio_a_leader_may_have_plain_functions(server: Any, caplog: pytest.L
 def test_a_leader_that_can_never_lead_is_refused(is_async: bool, locks: redislock.Locks) -> None:
     made: Any = redislock.AsyncLocks(redis.asyncio.Redis()) if is_async else locks
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"lease": "5"}, TypeError, "lease is a number of seconds, not '5'"),
-        ({"lease": 0.01}, ValueError, r"a lease is 0\.1 seconds or more, not 0\.01"),
+        ({"lease": "5"}, TypeError, "lease must be a number of seconds, .*, not '5'"),
+        ({"lease": 0.01}, ValueError, r"lease must be a number of seconds, 0\.1 or more and finite, not 0\.01"),
         ({"on_elected": "print"}, TypeError, "on_elected is a function, not 'print'"),
-        ({"on_lost": 7}, TypeError, "on_lost is a function, not 7"),
+        ({"on_deposed": 7}, TypeError, "on_deposed is a function, not 7"),
     ]
     for options, kind, text in wrong:
         with pytest.raises(kind, match=text):
@@ -141,7 +144,33 @@ def test_a_leader_of_threads_has_no_asynchronous_functions(locks: redislock.Lock
     async def lead(hold: object) -> None:
         raise AssertionError
 
-    wrong: list[dict[str, Any]] = [{"on_elected": lead}, {"on_lost": lead}]
+    wrong: list[dict[str, Any]] = [{"on_elected": lead}, {"on_deposed": lead}, {"on_error": lead}]
     for options in wrong:
         with pytest.raises(TypeError, match="lead is asynchronous: use leader of AsyncLocks"):
             locks.leader("job", **options)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_leader_tells_of_an_outage_once_and_goes_on(is_async: bool, start_server: Any) -> None:
+    server, errors, elected = start_server(*LOADABLE, with_module=False), list[Exception](), list[object]()
+
+    async def story() -> None:
+        client: Any = redis.asyncio.Redis(port=server.port)
+        async with client, redislock.AsyncLocks(client) as locks:
+            async with locks.leader("job", on_elected=elected.append, on_error=errors.append):
+                await asyncio.sleep(1.5)
+                server.admin("MODULE", "LOAD", MODULE)
+                while not elected:
+                    await asyncio.sleep(0.01)
+
+    if is_async:
+        asyncio.run(story())
+    else:
+        with (
+            redislock.Locks(redis.Redis(port=server.port)) as locks,
+            locks.leader("job", on_elected=elected.append, on_error=errors.append),
+        ):
+            time.sleep(1.5)
+            server.admin("MODULE", "LOAD", MODULE)
+            eventually(lambda: elected, "it leads")
+    assert [type(error) for error in errors] == [redislock.ModuleMissingError]

@@ -77,7 +77,7 @@ def test_a_shorter_lease_counts_though_its_reply_is_lost(client: redis.Redis, me
     meddler.drop(asks_for(1000), then="silent")
     meddler.shut()
     began = time.monotonic()
-    with pytest.raises(redislock.LockLost, match="deadline"):
+    with pytest.raises(redislock.LockLostError, match="deadline"):
         hold.extend(1)
     assert 0.9 < time.monotonic() - began < 5
     eventually(lambda: not client.exists("k"), "the server has ended it, too")
@@ -89,7 +89,7 @@ def test_asyncio_counts_a_shorter_lease_though_its_reply_is_lost(client: redis.R
             hold = await locks.lock("k").acquire()
             meddler.drop(asks_for(1000), then="silent")
             meddler.shut()
-            with pytest.raises(redislock.LockLost, match="deadline"):
+            with pytest.raises(redislock.LockLostError, match="deadline"):
                 await hold.extend(1)
             meddler.open()
 
@@ -101,7 +101,7 @@ def test_an_extension_that_the_server_does_not_confirm(start_server: Any) -> Non
     server = start_server()
     with redis.Redis(port=server.port) as client, redislock.Locks(client, lease=30) as locks, locks.lock("k") as hold:
         server.admin("CONFIG", "SET", "min-replicas-to-write", 1)
-        with pytest.raises(redislock.NotConfirmed):
+        with pytest.raises(redislock.NotConfirmedError):
             hold.extend(10)
         assert 5 < hold.check() < 10, "the server may have cut it, for all that one knows"
         server.admin("CONFIG", "SET", "min-replicas-to-write", 0)
@@ -112,7 +112,7 @@ def test_a_renewal_under_way_is_not_counted_as_the_extension(meddled: Meddled, m
     hold = meddled(3).lock("k").acquire()
 
     def in_vain() -> None:
-        with pytest.raises(redislock.LockLost):
+        with pytest.raises(redislock.LockLostError):
             hold.extend(600)
 
     meddler.delay = lambda call: 0.6 if asks_for(3000)(call) else 60 if asks_for(600_000)(call) else 0
@@ -176,7 +176,7 @@ def test_a_lease_that_was_cut_is_renewed_in_time(locks: redislock.Locks) -> None
 
 def test_a_lease_beyond_the_longest_is_refused_with_the_range(meddled: Meddled, meddler: Any) -> None:
     hold = meddled(30).lock("k", renew=False).acquire()
-    with pytest.raises(redislock.ServerRefused, match=r"PX must be .* 3600000"):
+    with pytest.raises(redislock.ServerRefusedError, match=r"PX must be .* 3600000"):
         hold.extend(7200)
     assert hold.check() > 20
     time.sleep(0.5)
@@ -185,7 +185,7 @@ def test_a_lease_beyond_the_longest_is_refused_with_the_range(meddled: Meddled, 
 
     async def run() -> None:
         async with redislock.AsyncLocks(redis.asyncio.Redis(port=meddler.port)) as locks, locks.lock("k") as hold:
-            with pytest.raises(redislock.ServerRefused, match=r"PX must be .* 3600000"):
+            with pytest.raises(redislock.ServerRefusedError, match=r"PX must be .* 3600000"):
                 await hold.extend(7200)
 
     asyncio.run(asyncio.wait_for(run(), 20))
@@ -205,21 +205,21 @@ def test_a_machine_that_has_slept_tells_a_lost_lock_at_once(
 
 
 def test_the_longest_hold_is_exceeded_by_no_lease_and_no_extension(meddled: Meddled, meddler: Any) -> None:
-    with meddled(6).lock("k", longest=2) as hold:
+    with meddled(6).lock("k", max_hold=2) as hold:
         assert hold.remaining <= 2
-        with pytest.raises(ValueError, match="a lease of 2 seconds would exceed `longest`"):
+        with pytest.raises(ValueError, match="a lease of 2 seconds would exceed max_hold"):
             hold.extend(2)
     began = time.monotonic()
-    hold = meddled(1).lock("renewed", longest=2).acquire()
+    hold = meddled(1).lock("renewed", max_hold=2).acquire()
     eventually(lambda: hold.lost is not None, "it is over")
-    assert time.monotonic() - began > 1.5
+    assert time.monotonic() - began > 1.5 and hold.lost == "max_hold"
     last = meddler.calls("LOCK.RENEW")[-1]
     assert last.words[1] == "renewed" and int(last.words[4]) / 1000 + last.sent - began < 2.2
 
 
 def test_the_longest_hold_is_not_exceeded_in_an_outage(meddled: Meddled, meddler: Any) -> None:
     began = time.monotonic()
-    hold = meddled(1.8).lock("k", longest=2).acquire()
+    hold = meddled(1.8).lock("k", max_hold=2).acquire()
     eventually(lambda: meddler.calls("LOCK.RENEW"), "it is renewed")
     time.sleep(0.2)
     meddler.swallow()

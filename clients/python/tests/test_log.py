@@ -63,7 +63,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(start_server: Any, log: Any) -
     (again,) = log("renewed again", "WARNING")
     assert f"after {len(told.failed)} failed renewals" in again
     assert {name for name, _ in told.failed} == {"k"}
-    assert all(isinstance(error, redislock.ConnectionFailed) for _, error in told.failed)
+    assert all(isinstance(error, redislock.ConnectionFailedError) for _, error in told.failed)
     assert len(log(f"reconnected to localhost:{door.port}", "INFO")) == 1
     assert told.back == [f"localhost:{door.port}"]
 
@@ -81,9 +81,9 @@ def test_a_loss_names_its_cause(is_told: bool, start_server: Any, log: Any) -> N
     assert f"localhost:{server.port}" in line and "deadline" in line
     assert hold.lost == "deadline"
     assert hold.cause is not None and f"localhost:{server.port}" in hold.cause
-    with pytest.raises(redislock.LockLost, match=f"localhost:{server.port}") as caught:
+    with pytest.raises(redislock.LockLostError, match=f"localhost:{server.port}") as caught:
         hold.check()
-    assert isinstance(caught.value.__cause__, redislock.ConnectionFailed)
+    assert isinstance(caught.value.__cause__, redislock.ConnectionFailedError)
 
 
 @pytest.mark.parametrize("reason", ["push", "renewal", "release"])
@@ -92,7 +92,7 @@ def test_what_the_server_has_said_is_the_cause(reason: str, locks: redislock.Loc
     if reason == "push":
         time.sleep(0.1)
     client.delete("k")
-    with pytest.raises(redislock.LockLost):
+    with pytest.raises(redislock.LockLostError):
         if reason == "push":
             assert hold.wait_until_lost(10)
             hold.check()
@@ -107,9 +107,9 @@ def test_a_lock_that_a_task_takes_twice_is_named(server: Any, log: Any) -> None:
     async def run() -> None:
         client = redis.asyncio.Redis(port=server.port)
         async with client, redislock.AsyncLocks(client) as locks, locks.lock("k"):
-            with pytest.raises(redislock.LockTimeout):
+            with pytest.raises(redislock.LockTimeoutError):
                 await locks.lock("k", wait=2).acquire()
-            with pytest.raises(redislock.LockTimeout):
+            with pytest.raises(redislock.LockTimeoutError):
                 await asyncio.create_task(locks.lock("k", wait=2).acquire())
 
     asyncio.run(run())
@@ -124,7 +124,7 @@ def test_a_long_wait_is_told_at_each_doubling_with_who_holds_it(
     monkeypatch.setattr(_watch, "_LONG", 1.5)
     client.execute_command("LOCK.ACQUIRE", "k", "somebody", "PX", 60_000)
     with redislock.Locks(client) as locks:
-        with pytest.raises(redislock.LockTimeout):
+        with pytest.raises(redislock.LockTimeoutError):
             locks.many(names, wait=4).acquire()
     lines = log(f"waiting for '{', '.join(names)}' for", "WARNING")
     assert len(lines) == 2
@@ -139,7 +139,7 @@ def test_who_holds_it_is_left_out_where_it_is_not_allowed(
     client.execute_command("LOCK.ACQUIRE", "k", "somebody", "PX", 60_000)
     client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-lock.info")
     with redis.Redis(port=server.port, username="app", password="secret") as other, redislock.Locks(other) as locks:
-        with pytest.raises(redislock.LockTimeout):
+        with pytest.raises(redislock.LockTimeoutError):
             locks.lock("k", wait=2.5).acquire()
     (line,) = log("waiting for 'k' for", "WARNING")
     assert "held by" not in line

@@ -54,7 +54,7 @@ def test_old_and_new_code_exclude_each_other(before: int, after: int, server: An
         return re.sub(r"wait=\d+|lease=30", "lease=30, wait=0", re.sub(r", wait=\d+", "", source))
 
     def inside(**_: int) -> None:
-        with pytest.raises(redislock.LockTimeout):
+        with pytest.raises(redislock.LockTimeoutError):
             runs(at_once(SHOWN[after][1]), server, lambda **_: paid.append("after"))
         paid.append("before")
 

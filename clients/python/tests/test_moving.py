@@ -107,7 +107,7 @@ def test_a_leader_goes_on_to_lead(moving: Moving) -> None:
     reasons: list[str] = []
     elected = threading.Event()
     with redis.Redis(port=moving.port) as client, redislock.Locks(client, lease=6) as locks:
-        with locks.leader("job", on_elected=lambda _: elected.set(), on_lost=reasons.append) as leader:
+        with locks.leader("job", on_elected=lambda _: elected.set(), on_deposed=reasons.append) as leader:
             assert elected.wait(10)
             moving.copied()
             moving.move()
@@ -143,7 +143,7 @@ def test_few_connections_are_made_to_a_demoted_server(moving: Moving) -> None:
 
 def fails(lock: redislock.Lock) -> None:
     """Asks a replica for a lock."""
-    with pytest.raises(redislock.ConnectionFailed, match="READONLY"):
+    with pytest.raises(redislock.ConnectionFailedError, match="READONLY"):
         lock.acquire()
 
 
@@ -166,7 +166,7 @@ def test_no_token_of_a_replica_that_is_being_filled_is_dead(moving: Moving, kind
         if kind == "fence":
             later = threading.Timer(1, lambda: setattr(moving.door, "target", moving.new.port))
             later.start()
-            locks.fence("a", hold.token)
+            locks.check_token("a", hold.token)
             later.join()
         time.sleep(3)
         assert hold.lost is None
@@ -184,7 +184,7 @@ def test_a_quarantine_leads_to_another_look(moving: Moving) -> None:
         moving.move()
         moving.old.admin("CONFIG", "SET", "redislock.quarantine", 600_000)
         moving.old.admin("REPLICAOF", "NO", "ONE")
-        with pytest.raises(redislock.Quarantine):
+        with pytest.raises(redislock.QuarantineError):
             redislock.Locks(redis.Redis(port=moving.old.port)).lock("k", wait=0).acquire()
         for wait in (0, FOUND):
             with locks.lock(f"k{wait}", wait=wait):

@@ -90,7 +90,7 @@ def test_asyncio_does_not_give_up_a_doubt_behind_the_next_request(client: redis.
     async def run() -> None:
         async with asyncio_locks(meddler.port, lease=60) as locks:
             meddler.drop(asks, then="silent")
-            with pytest.raises(redislock.ConnectionFailed):
+            with pytest.raises(redislock.ConnectionFailedError):
                 first = asyncio.create_task(locks.lock("k", owner="task-7", wait=0.1).acquire())
                 while not meddler.has_dropped():
                     await asyncio.sleep(0.001)
@@ -114,7 +114,7 @@ def fail_unheard(meddler: Any, acquire: Any) -> None:
         return asks(call)
 
     meddler.drop(swallow, then="silent")
-    with pytest.raises(redislock.ConnectionFailed):
+    with pytest.raises(redislock.ConnectionFailedError):
         acquire()
     meddler.open()
 
@@ -123,7 +123,7 @@ def test_a_request_does_not_overtake_the_release_of_the_one_before(client: redis
     client.execute_command("LOCK.ACQUIRE", "k", "somebody", "PX", 60_000)
     with redislock.Locks(redis.Redis(port=meddler.port)) as locks:
         meddler.delay = lambda call: 0.3 if call.name == "LOCK.RELEASE" else 0
-        with pytest.raises(redislock.LockTimeout):
+        with pytest.raises(redislock.LockTimeoutError):
             locks.lock("k", owner="task-7", wait=0.1).acquire()
         client.delete("k")
         with locks.lock("k", owner="task-7", wait=0) as hold:
@@ -139,7 +139,7 @@ def release_fails(locks: redislock.Locks, meddler: Any) -> None:
     hold = locks.lock("k", owner="task-7").acquire()
     meddler.shut()
     meddler.cut()
-    with pytest.raises(redislock.ConnectionFailed):
+    with pytest.raises(redislock.ConnectionFailedError):
         hold.release()
     meddler.open()
 
@@ -163,7 +163,7 @@ def test_a_release_that_failed_does_not_end_the_next_hold_of_the_same_owner(clie
 def test_a_reader_that_asks_to_write_is_refused_and_goes_on_reading(wait: float | None, client: redis.Redis) -> None:
     with redislock.Locks(client, lease=60) as locks:
         with locks.read("k", owner="task-7") as hold, locks.read("k"):
-            with pytest.raises(redislock.ServerRefused, match=r"LOCKHELD 'k' .* release every key"):
+            with pytest.raises(redislock.ServerRefusedError, match=r"LOCKHELD 'k' .* release every key"):
                 locks.write("k", owner="task-7", wait=wait).acquire()
             time.sleep(0.2)
             assert waiting(client) == []
@@ -175,7 +175,7 @@ def test_a_wait_that_is_refused_leaves_its_owner_what_it_holds(client: redis.Red
     with redislock.Locks(client, lease=60) as locks:
         with locks.lock("mine", owner="task-7") as hold, locks.lock("k", owner="task-8"):
             client.execute_command("LOCK.ACQUIRE", "mine", "task-8", "PX", 60_000, "QUEUE", 60_000)
-            with pytest.raises(redislock.Deadlock):
+            with pytest.raises(redislock.DeadlockError):
                 locks.lock("k", owner="task-7", wait=5).acquire()
             time.sleep(0.2)
             hold.check()
@@ -186,7 +186,7 @@ def test_a_wait_that_is_refused_leaves_its_owner_what_it_holds(client: redis.Red
 def test_a_request_for_several_locks_leaves_its_owner_what_it_holds_of_them(client: redis.Redis) -> None:
     with redislock.Locks(client, lease=60) as locks:
         with locks.lock("k", owner="task-7") as hold, locks.lock("other"):
-            with pytest.raises(redislock.ServerRefused, match="LOCKHELD"):
+            with pytest.raises(redislock.ServerRefusedError, match="LOCKHELD"):
                 locks.many(["k", "other"], owner="task-7", wait=0.2).acquire()
             time.sleep(0.2)
             hold.check()

@@ -14,6 +14,7 @@ import redis
 import redis.asyncio
 
 import redislock
+import redislock.redlock
 
 from .servers import eventually
 
@@ -40,7 +41,7 @@ async def async_locks_of(port: int, **options: Any) -> AsyncIterator[redislock.A
 
 @pytest.mark.parametrize("is_heard_of", [True, False])
 def test_a_lock_that_was_overwritten_is_lost(is_heard_of: bool, locks: redislock.Locks, client: redis.Redis) -> None:
-    with pytest.raises(redislock.LockLost, match="push" if is_heard_of else "push|release"):
+    with pytest.raises(redislock.LockLostError, match="push" if is_heard_of else "push|release"):
         with locks.many(["k", "j"], lease=60) as hold:
             client.set("k", "v")
             if is_heard_of:
@@ -53,7 +54,7 @@ def test_a_lock_that_was_overwritten_is_lost(is_heard_of: bool, locks: redislock
 def test_asyncio_loses_a_lock_that_was_overwritten(is_heard_of: bool, server: Any, client: redis.Redis) -> None:
     async def run() -> None:
         async with async_locks_of(server.port) as locks:
-            with pytest.raises(redislock.LockLost, match="push" if is_heard_of else "push|release"):
+            with pytest.raises(redislock.LockLostError, match="push" if is_heard_of else "push|release"):
                 async with locks.lock("k", lease=60):
                     client.set("k", "v")
                     await asyncio.sleep(10 if is_heard_of else 0)
@@ -65,12 +66,12 @@ def test_asyncio_loses_a_lock_that_was_overwritten(is_heard_of: bool, server: An
 
 def test_independent_servers_lose_a_lock_that_was_overwritten(start_server: Any) -> None:
     clients = [redis.Redis(port=start_server().port) for _ in range(3)]
-    with redislock.Redlock(clients, lease=60) as locks:
+    with redislock.redlock.Redlock(clients, lease=60) as locks:
         for renews in (True, False):
             hold = locks.lock("k", wait=10).acquire()
             for client in clients[:2]:
                 client.set("k", "v")
-            with pytest.raises(redislock.LockLost):
+            with pytest.raises(redislock.LockLostError):
                 hold.extend(60) if renews else hold.release()
             for client in clients:
                 client.delete("k")
@@ -81,7 +82,7 @@ def test_independent_servers_lose_a_lock_that_was_overwritten(start_server: Any)
 def test_a_loss_is_told_though_the_server_refuses_the_release(refusing: Any) -> None:
     server, refuse = refusing
     with locks_of(server.port, lease=1) as locks:
-        with pytest.raises(redislock.LockLost, match="deadline"), locks.lock("k") as hold:
+        with pytest.raises(redislock.LockLostError, match="deadline"), locks.lock("k") as hold:
             refuse(True)
             assert hold.wait_until_lost(10) == "deadline"
         refuse(False)
@@ -92,7 +93,7 @@ def test_asyncio_tells_a_loss_though_the_server_refuses_the_release(refusing: An
 
     async def run() -> None:
         async with async_locks_of(server.port, lease=1) as locks:
-            with pytest.raises(redislock.LockLost, match="deadline"):
+            with pytest.raises(redislock.LockLostError, match="deadline"):
                 async with locks.lock("k"):
                     refuse(True)
                     await asyncio.sleep(10)
@@ -112,7 +113,7 @@ def test_a_refused_release_is_repeated_until_it_is_done(refusing: Any, caplog: p
         refuse(False)
         hold = locks.lock("k").acquire()
         refuse(True)
-        with pytest.raises(redislock.NotConfirmed):
+        with pytest.raises(redislock.NotConfirmedError):
             hold.release()
         time.sleep(1)
         refuse(False)
@@ -183,7 +184,7 @@ def test_a_leader_whose_release_is_refused_resigns(is_async: bool, refusing: Any
 
 
 def test_a_lease_that_ended_unnoticed_is_noticed_at_the_end_of_the_body(meddler: Any) -> None:
-    with locks_of(meddler.port, lease=0.5) as locks, pytest.raises(redislock.LockLost, match="deadline"):
+    with locks_of(meddler.port, lease=0.5) as locks, pytest.raises(redislock.LockLostError, match="deadline"):
         with locks.lock("k", renew=False) as hold:
             meddler.stall()
             hold._engine.background.loop.call_soon_threadsafe(time.sleep, 1)  # it stands still
@@ -194,7 +195,7 @@ def test_a_lease_that_ended_unnoticed_is_noticed_at_the_end_of_the_body(meddler:
 def test_asyncio_notices_at_the_end_of_the_body_that_the_lease_has_ended(meddler: Any) -> None:
     async def run() -> None:
         async with async_locks_of(meddler.port, lease=0.5) as locks:
-            with pytest.raises(redislock.LockLost, match="deadline"):
+            with pytest.raises(redislock.LockLostError, match="deadline"):
                 async with locks.lock("k", renew=False):
                     meddler.stall()
                     time.sleep(0.6)  # the event loop stands still

@@ -48,7 +48,7 @@ def error_codes() -> list[tuple[str, str]]:
     return [(f"{row[0]} {row[1]}".replace("`", ""), row[4].strip("`")) for row in rows]
 
 
-@pytest.mark.parametrize(("text", "kind"), [*error_codes(), ("ERR unknown command 'LOCK.ACQUIRE'", "ModuleMissing")])
+@pytest.mark.parametrize(("text", "kind"), [*error_codes(), ("ERR unknown command 'LOCK.ACQUIRE'", "ModuleMissingError")])
 def test_each_error_code_is_what_the_table_says(text: str, kind: str) -> None:
     is_again = judge(text).step is not Step.FAIL
     assert is_again == (kind == "again")
@@ -65,20 +65,20 @@ def test_errors_tell_more_than_a_text() -> None:
         "DEADLOCK this wait would never end: 'ben' waits for 'left' and there for 'ann', "
         "'ann' waits for 'right' and there for 'ben'"
     )
-    assert isinstance(error, redislock.Deadlock)
+    assert isinstance(error, redislock.DeadlockError)
     assert error.cycle == (("ben", "left", "ann"), ("ann", "right", "ben"))
     quarantine = translate("QUARANTINE 4711 milliseconds are left in which this server grants no new lock")
-    assert isinstance(quarantine, redislock.Quarantine) and quarantine.left == 4.711
+    assert isinstance(quarantine, redislock.QuarantineError) and quarantine.left == 4.711
     missing = str(translate("ERR unknown command 'LOCK.ACQUIRE', with args beginning with: 'k' 'PX' '30000'"))
     assert missing.startswith("ERR unknown command 'LOCK.ACQUIRE'. The module") and "loadmodule" in missing
 
 
 def test_errors_of_this_library_are_the_drivers_own() -> None:
     for driver in (redis.exceptions, valkey.exceptions):
-        assert issubclass(redislock.LockTimeout, driver.LockError)
-        assert issubclass(redislock.LockLost, driver.LockNotOwnedError)
-        assert issubclass(redislock.ConnectionFailed, driver.ConnectionError)
-    assert repr(redislock.ConnectionFailed("x")) == "ConnectionFailed('x')"
+        assert issubclass(redislock.LockTimeoutError, driver.LockError)
+        assert issubclass(redislock.LockLostError, driver.LockNotOwnedError)
+        assert issubclass(redislock.ConnectionFailedError, driver.ConnectionError)
+    assert repr(redislock.ConnectionFailedError("x")) == "ConnectionFailedError('x')"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import redis
 import redis.asyncio
 
 import redislock
+import redislock.redlock
 from redislock import compat
 
 from .servers import eventually
@@ -69,7 +70,7 @@ def test_the_loss_of_one_thread_is_its_own(locks: redislock.Locks, client: redis
                 entered.append(name)
                 time.sleep(0.5 if len(entered) == 1 else 1)
                 ends[name] = client.execute_command("LOCK.FENCE", "k", hold.token)
-        except redislock.LockLost as lost:
+        except redislock.LockLostError as lost:
             ends[name] = lost.reason
 
     with locks.lock("k"):  # so that both wait
@@ -101,7 +102,7 @@ def test_the_loss_of_one_task_is_its_own(server: Any) -> None:
             await asyncio.sleep(0.01)
         await client.delete("k")
         first, second = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(first, redislock.LockLost) and second == 1 and entered == [0, 1]
+        assert isinstance(first, redislock.LockLostError) and second == 1 and entered == [0, 1]
 
     play(server, story)
 
@@ -109,7 +110,7 @@ def test_the_loss_of_one_task_is_its_own(server: Any) -> None:
 def test_independent_servers(start_server: Any) -> None:
     servers = [start_server() for _ in range(3)]
     clients = [redis.Redis(port=server.port) for server in servers]
-    with redislock.Redlock(clients, lease=3) as locks:
+    with redislock.redlock.Redlock(clients, lease=3) as locks:
         lock, entered, ends = locks.lock("k", wait=20), list[int](), dict[int, Any]()
 
         def work(number: int) -> None:
@@ -117,11 +118,11 @@ def test_independent_servers(start_server: Any) -> None:
                 with lock as hold:
                     entered.append(number)
                     time.sleep(0.7)
-                    locks.fence("k", hold.token)
+                    locks.check_token("k", hold.token)
                     ends[number] = "held"
-            except redislock.LockLost:
+            except redislock.LockLostError:
                 ends[number] = "lost"
-            except redislock.Fenced:
+            except redislock.FencedError:
                 ends[number] = "lost"
 
         with locks.lock("k"):
@@ -146,7 +147,7 @@ def test_a_thread_enters_again_only_when_it_has_left(locks: redislock.Locks, cli
             pass
         assert client.execute_command("LOCK.FENCE", "s", hold.token) == 1
         with ThreadPoolExecutor(1) as pool, other, other.acquire() as third:
-            with pytest.raises(redislock.LockTimeout):
+            with pytest.raises(redislock.LockTimeoutError):
                 pool.submit(lock.__enter__).result()
             third.release()
             its = pool.submit(lock.__enter__).result()
@@ -224,13 +225,13 @@ def test_tasks_that_share_a_lock_of_redis_py_release_their_own(server: Any, is_t
         await asyncio.sleep(0.1)
         await client.delete("k")
         lost, held = await asyncio.gather(one, other, return_exceptions=True)
-        assert isinstance(lost, redislock.LockLost) and held == 1
+        assert isinstance(lost, redislock.LockLostError) and held == 1
         assert lock.local.token is None and not await client.exists("k")
         # As there: another task may release it, and then nobody has it.
         one = asyncio.create_task(lock.acquire())
         await one
         await lock.release()
-        with pytest.raises(compat.NotHeld):
+        with pytest.raises(compat.NotHeldError):
             await lock.release()
         await compat._async_locks.pop(client).close()
 
@@ -245,11 +246,11 @@ def test_threads_that_share_a_token_of_redis_py_release_their_own(client: redis.
         assert lock.acquire()
         client.delete("k")
         assert pool.submit(lock.acquire).result()
-        with pytest.raises(redislock.LockLost):
+        with pytest.raises(redislock.LockLostError):
             lock.release()
         assert pool.submit(lock.owned).result()
         # As there: a token that is shared is released by anyone.
         lock.release()
-        with pytest.raises(compat.NotHeld):
+        with pytest.raises(compat.NotHeldError):
             pool.submit(lock.release).result()
     assert not client.exists("k")

@@ -25,12 +25,14 @@ SLACK = 2.0
 KINDS = ["threads", "asyncio"]
 
 
-def fails(kind: str, port: int, names: list[str], wait: float | None) -> tuple[redislock.RedislockError, float]:
+def fails(
+    kind: str, port: int, names: list[str], wait: float | None, **options: Any
+) -> tuple[redislock.RedislockError, float]:
     """What an acquire ends in, and after how many seconds."""
     began = time.monotonic()
     with pytest.raises(redislock.RedislockError) as caught:
         if kind == "threads":
-            with redis.Redis("127.0.0.1", port) as client, redislock.Locks(client) as locks:
+            with redis.Redis("127.0.0.1", port) as client, redislock.Locks(client, **options) as locks:
                 try:
                     locks.many(names, wait=wait).acquire()
                 finally:
@@ -40,7 +42,7 @@ def fails(kind: str, port: int, names: list[str], wait: float | None) -> tuple[r
             async def run() -> None:
                 nonlocal took
                 client = redis.asyncio.Redis(host="127.0.0.1", port=port)
-                async with client, redislock.AsyncLocks(client) as made:
+                async with client, redislock.AsyncLocks(client, **options) as made:
                     try:
                         await made.many(names, wait=wait).acquire()
                     finally:
@@ -93,7 +95,7 @@ def test_no_server(kind: str, names: list[str], wait: float | None, says: str) -
             free.bind(("127.0.0.1", 0))  # bound, but it does not listen
             port = free.getsockname()[1]
         error, took = fails(kind, port, names, wait)
-    assert isinstance(error, redislock.ConnectionFailed)
+    assert isinstance(error, redislock.ConnectionFailedError)
     assert f"127.0.0.1:{port}" in str(error)
     assert says == "nothing" or isinstance(error.__cause__, OSError), "the cause is chained"
     least, most = (10, 10) if wait is None else (wait, wait + 2)
@@ -102,10 +104,19 @@ def test_no_server(kind: str, names: list[str], wait: float | None, says: str) -
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("names", [["k"], ["k", "l"]], ids=["one", "many"])
+def test_the_server_timeout_bounds_a_wait_without_an_end(kind: str, names: list[str]) -> None:
+    with peer(lambda _: None) as port:
+        error, took = fails(kind, port, names, None, server_timeout=2.5)
+    assert isinstance(error, redislock.ConnectionFailedError)
+    assert 2.5 <= took < 9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("names", [["k"], ["k", "l"]], ids=["one", "many"])
 def test_a_replica_refuses_what_does_not_wait_for_long(kind: str, names: list[str], start_server: Any) -> None:
     server = start_server("--replicaof", "127.0.0.1 1")
     error, took = fails(kind, server.port, names, 0)
-    assert isinstance(error, redislock.ConnectionFailed)
+    assert isinstance(error, redislock.ConnectionFailedError)
     assert took < 2 + SLACK
     assert str(error).startswith("READONLY ")
     assert f"127.0.0.1:{server.port}: this address leads to a replica" in str(error)
@@ -133,7 +144,7 @@ def test_a_wait_without_an_end_outlasts_a_refusal(
 def test_a_database_that_is_not_there(server: Any) -> None:
     with redis.Redis(port=server.port, db=99) as client, redislock.Locks(client) as locks:
         with pytest.raises(
-            redislock.ServerRefused, match=rf"^ERR DB index is out of range \(localhost:{server.port}\)$"
+            redislock.ServerRefusedError, match=rf"^ERR DB index is out of range \(localhost:{server.port}\)$"
         ):
             locks.lock("k", wait=1).acquire()
 
@@ -152,7 +163,7 @@ def test_a_database_that_is_not_there(server: Any) -> None:
 def test_a_peer_that_is_no_server_of_ours(kind: str, reply: bytes, said: str) -> None:
     with peer(lambda connection: connection.sendall(reply)) as port:
         error, took = fails(kind, port, ["k"], 5)
-    assert type(error) is redislock.ServerRefused, "it is not taken for a server without the module"
+    assert type(error) is redislock.ServerRefusedError, "it is not taken for a server without the module"
     assert said in str(error)
     assert f"127.0.0.1:{port}" in str(error)
     assert took < SLACK, "that will not pass"
@@ -161,7 +172,7 @@ def test_a_peer_that_is_no_server_of_ours(kind: str, reply: bytes, said: str) ->
 def test_a_peer_that_hangs_up_at_the_login() -> None:
     with peer(lambda connection: connection.shutdown(socket.SHUT_RDWR)) as port:
         error, _ = fails("threads", port, ["k"], 0.5)
-    assert isinstance(error, redislock.ConnectionFailed)
+    assert isinstance(error, redislock.ConnectionFailedError)
     assert "it may want TLS, or be a proxy without RESP3" in str(error)
 
 
@@ -212,7 +223,7 @@ def test_a_provider_that_fails_once_ends_no_wait(kind: str, names: list[str], st
 def test_a_provider_that_fails_for_good_is_the_cause(wait: float, start_server: Any) -> None:
     server = with_password(start_server)
     client = redis.Redis(port=server.port, credential_provider=Provider(lambda _: True))
-    with client, redislock.Locks(client) as locks, pytest.raises(redislock.ConnectionFailed) as caught:
+    with client, redislock.Locks(client) as locks, pytest.raises(redislock.ConnectionFailedError) as caught:
         locks.lock("k", wait=wait).acquire()
     assert f"localhost:{server.port}" in str(caught.value)
     assert "RuntimeError: the vault is sealed" in str(caught.value)

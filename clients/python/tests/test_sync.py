@@ -28,21 +28,20 @@ def test_a_lock_is_held_and_given_up(locks: redislock.Locks, client: redis.Redis
         assert client.execute_command("LOCK.FENCE", "invoice:42", hold.token) == 1
         assert 2.5 < hold.check() <= 3
         assert hold.owner.split(":")[1] == str(os.getpid())
-        with pytest.raises(redislock.LockTimeout), locks.lock("invoice:42", wait=0):
+        with pytest.raises(redislock.LockTimeoutError), locks.lock("invoice:42", wait=0):
             pass
-        locks.fence("invoice:42", hold.token)
-        assert locks.held(hold.owner) == ["invoice:42"]
+        locks.check_token("invoice:42", hold.token)
     assert client.execute_command("LOCK.FENCE", "invoice:42") is None
-    with pytest.raises(redislock.LockLost):
+    with pytest.raises(redislock.LockLostError):
         hold.check()
-    with pytest.raises(redislock.Fenced):
-        locks.fence("invoice:42", hold.token)
+    with pytest.raises(redislock.FencedError):
+        locks.check_token("invoice:42", hold.token)
 
 
 def test_a_wait_that_is_over_says_so(locks: redislock.Locks) -> None:
     with locks.lock("k"):
         began = time.monotonic()
-        with pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.2):
+        with pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0.2):
             pass
         assert 0.2 <= time.monotonic() - began < 3
 
@@ -83,12 +82,12 @@ def test_a_loss_is_told_once_by_the_server(locks: redislock.Locks, client: redis
     eventually(lambda: told, "it is told")
     hold._lose("renewal")
     assert told == ["push"] and hold.lost == "push"
-    with pytest.raises(redislock.LockLost, match="push"):
+    with pytest.raises(redislock.LockLostError, match="push"):
         hold.release()
 
 
 def test_a_block_whose_lock_was_lost_ends_in_an_error(locks: redislock.Locks, client: redis.Redis) -> None:
-    with pytest.raises(redislock.LockLost), locks.lock("k") as hold:
+    with pytest.raises(redislock.LockLostError), locks.lock("k") as hold:
         client.delete("k")
         hold.wait_until_lost(10)
 
@@ -102,10 +101,10 @@ def test_a_hold_lasts_for_many_leases(locks: redislock.Locks, client: redis.Redi
 
 
 def test_without_renewal_and_after_the_longest_hold_the_lease_ends(locks: redislock.Locks) -> None:
-    for options in ({"renew": False}, {"longest": 0.5}):
+    for reason, options in (("deadline", {"renew": False}), ("max_hold", {"max_hold": 0.5})):
         hold = locks.lock("k", lease=0.5, **options).acquire()
-        assert hold.wait_until_lost(10) == "deadline"
-        with pytest.raises(redislock.LockLost, match="deadline"):
+        assert hold.wait_until_lost(10) == reason
+        with pytest.raises(redislock.LockLostError, match=reason):
             hold.check()
 
 
@@ -115,7 +114,7 @@ def test_a_lease_can_be_extended(locks: redislock.Locks, client: redis.Redis) ->
     assert 19 < hold.check() <= 20
     client.execute_command("LOCK.RELEASE", "k", hold.owner)
     for _ in range(2):
-        with pytest.raises(redislock.LockLost):
+        with pytest.raises(redislock.LockLostError):
             hold.extend(20)
 
 
@@ -126,7 +125,7 @@ def test_a_grant_that_comes_after_its_lease_is_asked_for_again_while_there_is_ti
     with locks.lock("other"):
         pass  # from now on there is a connection
     client.execute_command("CLIENT", "PAUSE", 400, "WRITE")
-    with pytest.raises(redislock.LockLost, match="deadline"):
+    with pytest.raises(redislock.LockLostError, match="deadline"):
         locks.many(names, lease=0.2, wait=0).acquire()
     eventually(lambda: not client.exists("k"), "it is free")
     client.execute_command("CLIENT", "PAUSE", 400, "WRITE")
@@ -147,7 +146,7 @@ def test_the_loss_of_one_hold_does_no_harm_to_the_next_of_the_same_owner(
     client.delete("k")
     token = client.execute_command("LOCK.ACQUIRE", "k", "ann", "PX", 60_000)
     assert hold.wait_until_lost(10) == "push"
-    with pytest.raises(redislock.LockLost):
+    with pytest.raises(redislock.LockLostError):
         hold.release()
     assert client.execute_command("LOCK.FENCE", "k", token) == 1
     client.delete("k")
@@ -156,12 +155,12 @@ def test_the_loss_of_one_hold_does_no_harm_to_the_next_of_the_same_owner(
 def test_kinds(locks: redislock.Locks) -> None:
     with locks.read("k") as first, locks.read("k") as second:
         assert second.token > first.token
-        with pytest.raises(redislock.LockTimeout), locks.write("k", wait=0):
+        with pytest.raises(redislock.LockTimeoutError), locks.write("k", wait=0):
             pass
     with locks.semaphore("s", 2), locks.semaphore("s", 2, wait=0):
-        with pytest.raises(redislock.LockTimeout), locks.semaphore("s", 2, wait=0.1):
+        with pytest.raises(redislock.LockTimeoutError), locks.semaphore("s", 2, wait=0.1):
             pass
-        with pytest.raises(redislock.LockKindMismatch), locks.lock("s", wait=1):
+        with pytest.raises(redislock.LockKindMismatchError), locks.lock("s", wait=1):
             pass
 
 
@@ -182,7 +181,7 @@ def test_many_locks_are_waited_for_together(locks: redislock.Locks, client: redi
         assert not got
     thread.join()
     assert len(got) == 1
-    with pytest.raises(redislock.LockTimeout), locks.lock("b"), locks.many(["a", "b"], wait=0.2):
+    with pytest.raises(redislock.LockTimeoutError), locks.lock("b"), locks.many(["a", "b"], wait=0.2):
         pass
 
 
@@ -191,7 +190,7 @@ def test_a_wait_shorter_than_the_quarantine_says_so(start_server: Any) -> None:
     with redis.Redis(port=server.port) as client, redislock.Locks(client, lease=3) as locks:
         for wait in (0, 0.3):
             for lock in (locks.lock("a", wait=wait), locks.many(["a", "b"], wait=wait)):
-                with pytest.raises(redislock.Quarantine) as refused:
+                with pytest.raises(redislock.QuarantineError) as refused:
                     lock.acquire()
                 assert 500 < refused.value.left <= 600
 
@@ -199,7 +198,7 @@ def test_a_wait_shorter_than_the_quarantine_says_so(start_server: Any) -> None:
 def test_each_call_under_a_lock_of_its_own(locks: redislock.Locks) -> None:
     @locks.locked("report:{number}", wait=0, busy="skip")
     def report(number: int) -> str:
-        with pytest.raises(redislock.LockTimeout), locks.lock(f"report:{number}", wait=0):
+        with pytest.raises(redislock.LockTimeoutError), locks.lock(f"report:{number}", wait=0):
             pass
         return f"report {number}"
 
@@ -212,7 +211,7 @@ def test_each_call_under_a_lock_of_its_own(locks: redislock.Locks) -> None:
 
 def test_a_leader_is_elected_deposed_and_elected_again(locks: redislock.Locks, client: redis.Redis) -> None:
     events: list[str] = []
-    leader = locks.leader("job", on_elected=lambda hold: events.append("elected"), on_lost=events.append)
+    leader = locks.leader("job", on_elected=lambda hold: events.append("elected"), on_deposed=events.append)
     with leader:
         eventually(lambda: leader.hold is not None, "it leads")
         client.delete("job")
@@ -233,7 +232,7 @@ def test_a_child_has_no_holds(locks: redislock.Locks, client: redis.Redis) -> No
                 for work in (hold.check, hold.release, lambda: hold.extend(1)):
                     try:
                         work()
-                    except redislock.LockLost as error:
+                    except redislock.LockLostError as error:
                         refused += error.reason == "fork"
                 # But it may take locks of its own.
                 with locks.lock("child", wait=5) as its:
@@ -272,7 +271,7 @@ def test_ten_thousand_locks_leave_nothing(locks: redislock.Locks, client: redis.
 def test_locks_that_nobody_has_any_more_end_their_connections(server: Any, client: redis.Redis) -> None:
     made = redislock.Locks(client)
     with made.lock("k", wait=5):
-        with pytest.raises(redislock.LockTimeout), made.lock("k", wait=0.1):
+        with pytest.raises(redislock.LockTimeoutError), made.lock("k", wait=0.1):
             pass
     before = int(server.info("clients")["connected_clients"])
     del made
@@ -288,7 +287,7 @@ def test_closing_gives_up_all(server: Any, client: redis.Redis) -> None:
     def wait() -> None:
         try:
             made.lock("a").acquire()
-        except redislock.ConnectionFailed as error:
+        except redislock.ConnectionFailedError as error:
             failed.append(error)
 
     thread = threading.Thread(target=wait)
@@ -302,18 +301,18 @@ def test_closing_gives_up_all(server: Any, client: redis.Redis) -> None:
 
 def test_closing_is_told_to_those_who_hold(client: redis.Redis) -> None:
     made, told = redislock.Locks(client), list[str]()
-    with pytest.raises(redislock.LockLost, match="close"), made.lock("k") as hold:
+    with pytest.raises(redislock.LockLostError, match="close"), made.lock("k") as hold:
         hold.on_lost(told.append)
         made.close()
         assert hold.lost == "close" and not client.exists("k")
         eventually(lambda: told == ["close"], "it is told")
-    with pytest.raises(redislock.ConnectionFailed, match="these locks were closed"):
+    with pytest.raises(redislock.LocksClosedError, match="these locks were closed"):
         made.lock("k").acquire()
 
 
 def test_closing_deposes_a_leader(client: redis.Redis) -> None:
     made, told = redislock.Locks(client), list[str]()
-    leader = made.leader("job", on_lost=told.append)
+    leader = made.leader("job", on_deposed=told.append)
     leader.start()
     eventually(lambda: leader.hold is not None, "it leads")
     made.close()
@@ -339,7 +338,7 @@ def test_hooks_are_told(server: Any, client: redis.Redis) -> None:
     counters = redislock.Counters()
     with redislock.Locks(client, hooks=counters) as made:
         hold = made.lock("k").acquire()
-        with pytest.raises(redislock.LockTimeout), made.lock("k", wait=0.1):
+        with pytest.raises(redislock.LockTimeoutError), made.lock("k", wait=0.1):
             pass
         client.delete("k")
         hold.wait_until_lost(10)
@@ -390,7 +389,7 @@ def test_no_block_runs_under_a_hold_that_is_over(locks: redislock.Locks, client:
     client.delete("j")
     lost.wait_until_lost(10)
     for hold, reason in ((given_up, "release"), (lost, "push")):
-        with pytest.raises(redislock.LockLost, match=reason), hold:
+        with pytest.raises(redislock.LockLostError, match=reason), hold:
             raise AssertionError("the block has run")
 
 
@@ -409,7 +408,7 @@ def test_a_refused_request_leaves_nothing_to_do_at_the_end(server: Any) -> None:
         "client.set('text', 'text')\n"
         "try:\n"
         "    redislock.Locks(client).lock('text', wait=1).acquire()\n"
-        "except redislock.ServerRefused:\n"
+        "except redislock.ServerRefusedError:\n"
         "    print('refused')\n"
     )
     server.admin("CONFIG", "RESETSTAT")
@@ -429,7 +428,7 @@ def test_a_program_without_a_server_ends_with_one_error_only(pause: int) -> None
         "import redis, redislock\n"
         "try:\n"
         "    redislock.Locks(redis.Redis('localhost', 1)).lock('k', wait=0).acquire()\n"
-        "except redislock.ConnectionFailed as error:\n"
+        "except redislock.ConnectionFailedError as error:\n"
         "    print(error)\n"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
@@ -465,7 +464,7 @@ def test_the_reason_of_a_failure_outlives_a_last_try_that_was_cut_short() -> Non
     with (
         loads_and_falls_silent(1) as port,
         redislock.Locks(redis.Redis(port=port)) as locks,
-        pytest.raises(redislock.ConnectionFailed, match=r"^LOADING the dataset is being loaded \(localhost:\d+\)$"),
+        pytest.raises(redislock.ConnectionFailedError, match=r"^LOADING the dataset .* loaded \(localhost:\d+\)$"),
     ):
         locks.lock("k", wait=0.5).acquire()
 
@@ -475,7 +474,7 @@ def test_a_server_that_is_silent_is_said_to_be() -> None:
         loads_and_falls_silent(0) as port,
         redislock.Locks(redis.Redis(port=port, socket_connect_timeout=0.25)) as locks,
         pytest.raises(
-            redislock.ConnectionFailed, match=rf"localhost:{port} does not answer: no connection within 0\.25 s$"
+            redislock.ConnectionFailedError, match=rf"localhost:{port} does not answer: no connection within 0\.25 s$"
         ),
     ):
         locks.lock("k", wait=0).acquire()

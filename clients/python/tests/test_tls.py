@@ -45,7 +45,7 @@ def test_locks_by_tls(certificate: tuple[Path, Path], start_server: Any) -> None
         use_threads(redis.Redis(**options, ssl_ca_certs=str(cert)), server)
         asyncio.run(use_tasks(redis.asyncio.Redis(**options, ssl_ca_certs=str(cert))))
         with redislock.Locks(redis.Redis(**options)) as locks:  # a client that trusts nobody it does not know
-            with pytest.raises(redislock.ConnectionFailed, match="CERTIFICATE"), locks.lock("k", wait=0):
+            with pytest.raises(redislock.ConnectionFailedError, match="CERTIFICATE"), locks.lock("k", wait=0):
                 pass
     finally:
         port.give_back()
@@ -54,7 +54,7 @@ def test_locks_by_tls(certificate: tuple[Path, Path], start_server: Any) -> None
 def use_threads(client: redis.Redis, server: Any) -> None:
     with redislock.Locks(client, lease=3) as locks:
         hold = locks.lock("k", wait=5).acquire()
-        with pytest.raises(redislock.LockTimeout), locks.lock("k", wait=0.2):
+        with pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0.2):
             pass
         server.admin("DEL", "k")
         assert hold.wait_until_lost(10) == "push"

@@ -5,23 +5,24 @@ with locks.lock("invoice:42", wait=5) as hold:
     print(hold.token)
 """
 
-from .aio import AsyncHold, AsyncLeader, AsyncLock, AsyncLocks, AsyncRedlock
+from .aio import AsyncHold, AsyncLeader, AsyncLock, AsyncLocks
 from .errors import (
-    ConnectionFailed,
-    Deadlock,
-    Fenced,
-    LockKindMismatch,
-    LockLost,
-    LockTimeout,
-    ModuleMissing,
-    NotConfirmed,
-    Quarantine,
-    QueueFull,
+    ConnectionFailedError,
+    DeadlockError,
+    FencedError,
+    LockKindMismatchError,
+    LockLostError,
+    LocksClosedError,
+    LockTimeoutError,
+    ModuleMissingError,
+    NotConfirmedError,
+    QuarantineError,
+    QueueFullError,
     RedislockError,
-    ServerRefused,
+    ServerRefusedError,
 )
 from .hooks import Counters, Hooks
-from .sync import Hold, Leader, Lock, Locks, Redlock
+from .sync import Hold, Leader, Lock, Locks
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,24 +30,23 @@ __all__ = [
     "AsyncLeader",
     "AsyncLock",
     "AsyncLocks",
-    "AsyncRedlock",
-    "ConnectionFailed",
+    "ConnectionFailedError",
     "Counters",
-    "Deadlock",
-    "Fenced",
+    "DeadlockError",
+    "FencedError",
     "Hold",
     "Hooks",
     "Leader",
     "Lock",
-    "LockKindMismatch",
-    "LockLost",
-    "LockTimeout",
+    "LockKindMismatchError",
+    "LockLostError",
+    "LockTimeoutError",
     "Locks",
-    "ModuleMissing",
-    "NotConfirmed",
-    "Quarantine",
-    "QueueFull",
+    "LocksClosedError",
+    "ModuleMissingError",
+    "NotConfirmedError",
+    "QuarantineError",
+    "QueueFullError",
     "RedislockError",
-    "Redlock",
-    "ServerRefused",
+    "ServerRefusedError",
 ]

@@ -14,7 +14,7 @@ from . import hooks as _hooks
 from ._hold import BaseHold
 from ._keeper import Keeper
 from ._line import Line, Waiter
-from ._link import Broken, Link, unreached
+from ._link import Broken, Link
 from ._many import Several
 from ._resp import Command, ReplyError
 from ._rules import (
@@ -46,13 +46,14 @@ from ._servers import Servers
 from ._settings import Settings, named
 from ._watch import Watch
 from .errors import (
-    ConnectionFailed,
-    LockTimeout,
-    NotConfirmed,
-    Quarantine,
+    ConnectionFailedError,
+    DeadlockError,
+    LocksClosedError,
+    LockTimeoutError,
+    NotConfirmedError,
+    QuarantineError,
     RedislockError,
-    ServerRefused,
-    translate,
+    ServerRefusedError,
 )
 
 #: How often a client asks whether it is its turn, where the server may not tell it.
@@ -62,7 +63,7 @@ _POLL = 0.1
 class Core(Keeper):
     """The locks of the servers of one client."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, hooks: _hooks.Hooks, waiting: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, hooks: _hooks.Hooks) -> None:
         super().__init__(loop, hooks)
         self.servers = Servers(settings)
         self.servers.on_change = self._on_change
@@ -72,8 +73,8 @@ class Core(Keeper):
         self._lines: dict[bytes, Line] = {}
         #: The request that came last, by name and owner: what gives up an older request would end the hold of this one.
         self._asked: weakref.WeakValueDictionary[tuple[bytes, bytes], Wanted] = weakref.WeakValueDictionary()
-        self._most = waiting
-        self.waiting = asyncio.Semaphore(waiting)
+        self._most = settings.max_queued
+        self.waiting = asyncio.Semaphore(settings.max_queued)
         self._keep_ms = KEEP_MS
         self.longest_block_ms = 0
         self.blocked: set[Link] = set()
@@ -96,8 +97,7 @@ class Core(Keeper):
     # Acquiring.
 
     async def acquire(self, wanted: Wanted, wait: float | None, began: float) -> Grant:
-        """The grant of a wait that began then; or LockTimeout and whatever the server refuses. Nothing is left behind
-        after an exception."""
+        """The grant of a wait that began then; or an error, after which nothing is left behind."""
         self._acquiring += 1
         self._succeed(wanted)
         watch = Watch(self, wanted, began)
@@ -132,7 +132,9 @@ class Core(Keeper):
     def give_up(self, wanted: Wanted, error: BaseException) -> None:
         """Gives up a request that ended in this. Unless it may have been granted, what its owner holds by another one
         stays, also if it was cancelled."""
-        is_refused = isinstance(error, LockTimeout | ServerRefused) and not isinstance(error, NotConfirmed)
+        is_refused = isinstance(error, LockTimeoutError | ServerRefusedError | DeadlockError) and not isinstance(
+            error, NotConfirmedError
+        )
         got_nothing = (is_refused or not wanted.is_grantable) and not wanted.is_doubtful
         self.abandon(wanted, NOBODYS if got_nothing else None)
 
@@ -168,7 +170,7 @@ class Core(Keeper):
         """Asks once without a wait: only such a request is told of a quarantine, by an error that says how long."""
         try:
             return await self.ask(wanted, until)
-        except Quarantine:
+        except QuarantineError:
             raise
         except RedislockError:
             return None  # the time is over, whatever else is wrong now
@@ -199,7 +201,7 @@ class Core(Keeper):
                 try:
                     command = wanted.acquire(lease_ms=lease_ms, queue_ms=self._keep_ms)
                     answer = await self.request(name, command, until, wanted, before)
-                except ServerRefused as error:
+                except ServerRefusedError as error:
                     await self._bear(error, wait, began)
                     continue
                 line.asked(waiter, answer.link)
@@ -254,9 +256,9 @@ class Core(Keeper):
         finally:
             alarm.cancel()
 
-    async def _bear(self, error: ServerRefused, wait: float | None, began: float) -> None:
+    async def _bear(self, error: ServerRefusedError, wait: float | None, began: float) -> None:
         """Waits for what passes, learns what the server allows; raises all else."""
-        if isinstance(error, Quarantine) and error.left < left_of(wait, began):
+        if isinstance(error, QuarantineError) and error.left < left_of(wait, began):
             await asyncio.sleep(min(error.left + PAUSE, ATTEMPT))  # and asks: the address may lead to another by then
         elif (most := longest_wait_ms(error.message)) is not None and most < self._keep_ms:
             self._keep_ms = most
@@ -267,7 +269,7 @@ class Core(Keeper):
         """Renews once after a wait, and counts from that; None if the lock was lost already."""
         try:
             renewed = await self._renew_all(wanted, wanted.lease, token, until)
-        except ServerRefused:
+        except ServerRefusedError:
             wanted.doubt()  # it was granted all the same
             raise
         return None if renewed is None else Grant(token, renewed[0])
@@ -301,7 +303,7 @@ class Core(Keeper):
         where = named(self.address(hold._wanted.names[0]))
         try:
             renewed = await self._renew_all(hold._wanted, lease, hold.token, hold._deadline, hold._renewal_failed)
-        except ServerRefused as error:
+        except ServerRefusedError as error:
             if is_overwritten(error.message):
                 hold._cause = f"{where} answered {error.message}"
                 return None
@@ -352,7 +354,7 @@ class Core(Keeper):
     async def _release(self, name: bytes, command: Command, until: float, is_repeated: bool) -> bool:
         try:
             answer = await self.request(name, command, until)
-        except ServerRefused as error:
+        except ServerRefusedError as error:
             if is_overwritten(error.message):
                 return False
             raise
@@ -391,10 +393,12 @@ class Core(Keeper):
                 # What was sent and not answered may still arrive: then it is given up a little later.
                 if not (token is None and wanted.is_doubtful) or self._is_closing:
                     return
-            except ServerRefused as error:
+            except ServerRefusedError as error:
                 if self._is_closing or not may_pass(error.message):
                     return
-            except ConnectionFailed:
+            except LocksClosedError:
+                return
+            except ConnectionFailedError:
                 pass
             await asyncio.sleep(pause)
             pause = min(2 * pause, PATIENCE)
@@ -412,33 +416,15 @@ class Core(Keeper):
         owners = [holder[b"owner"].decode(errors="replace") for holder in holders[:3]]
         return ", ".join(owners) + (f" for {holders[0][b'held-ms'] // 1000} s" if owners else "")
 
-    async def held(self, owner: bytes) -> list[bytes]:
-        """The names of all locks that this owner holds, on all servers."""
-        names: list[bytes] = []
-        replies: list[Any] = []
-        try:
-            for address in await self.servers.primaries():
-                link = await self.servers.link(b"", address)
-                replies.append(await link.call(("LOCK.HELDBY", owner), ATTEMPT))
-        except Broken as failure:
-            raise unreached(failure, None) from failure.__cause__
-        except ReplyError as error:  # the login was refused
-            raise translate(str(error)) from None
-        for rows in replies:
-            if isinstance(rows, ReplyError):
-                raise translate(str(rows))
-            names += [row[0] for row in rows if row[1] == b"held"]
-        return names
-
     async def close(self, until: float, *, gives_up: bool = True) -> None:
         await self._end_all(until, gives_up)
         self.servers.close()
 
 
-def too_late(wanted: Wanted, wait: float | None) -> LockTimeout:
+def too_late(wanted: Wanted, wait: float | None) -> LockTimeoutError:
     """The error of a caller that did not get the lock."""
     names = wanted.all_names
     if wait:
-        return LockTimeout(f"{names} was not to be had in {wait} s")
+        return LockTimeoutError(f"{names} could not be acquired within {wait} s")
     which = names if len(wanted.names) == 1 else f"one of {names}"
-    return LockTimeout(f"{which} is held by another, and the request was not to wait")
+    return LockTimeoutError(f"{which} is held by another, and the request was not to wait")

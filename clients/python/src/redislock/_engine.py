@@ -22,7 +22,7 @@ from ._resp import Command, ReplyError
 from ._rules import ATTEMPT, CLOSE, LONGEST_PAUSE, Grant, Step, Wanted, clock, deadline, judge
 from ._servers import NOT_ME
 from ._settings import Settings
-from .errors import LockTimeout, RedislockError, ServerRefused, translate
+from .errors import LockTimeoutError, RedislockError, ServerRefusedError, translate
 
 T = TypeVar("T")
 #: The engines of this process, and of its parents.
@@ -120,7 +120,7 @@ class _Busy:
 class Engine:
     """What talks with the servers, in this process."""
 
-    def __init__(self, settings: Settings | list[Settings], hooks: _hooks.Hooks, waiting: int) -> None:
+    def __init__(self, settings: Settings | list[Settings], hooks: _hooks.Hooks) -> None:
         self.pid = os.getpid()
         _engines.add(self)
         self.background = _the_background()
@@ -129,9 +129,9 @@ class Engine:
         loop = self.background.loop
         self.core: Core | Group
         if isinstance(settings, list):
-            self.core = Group(loop, settings, hooks, waiting)
+            self.core = Group(loop, settings, hooks)
         else:
-            self.core = Core(loop, settings, hooks, waiting)
+            self.core = Core(loop, settings, hooks)
             self.pool = Pool(settings.login, settings.pool)
         self.taking = self.core.taking
 
@@ -169,7 +169,7 @@ class Engine:
             return self.background.run(self.core.acquire(request, wait, began))
         except BaseException as error:
             self.busy.leave(request.names)
-            if request.is_doubtful or not isinstance(error, LockTimeout):
+            if request.is_doubtful or not isinstance(error, LockTimeoutError):
                 self.core.soon(self.core.give_up, request, error)
             raise
 
@@ -201,7 +201,7 @@ class Engine:
         try:
             for name in request.names:
                 replies.append(self.once(name, request.release(name, token)))
-        except (Broken, ServerRefused) as error:
+        except (Broken, ServerRefusedError) as error:
             # What was done before, or sent and not answered, is answered 0 now, which is no news then.
             is_repeated = bool(replies) or (isinstance(error, Broken) and error.was_sent)
             is_rest_held = self.background.run(self.core.release(request, token, is_repeated))
@@ -264,13 +264,13 @@ def _close_with_child() -> None:
     util.Finalize(None, _close_all, exitpriority=0)
 
 
-def current(engines: list[Engine], settings: Settings | list[Settings], hooks: _hooks.Hooks, waiting: int) -> Engine:
+def current(engines: list[Engine], settings: Settings | list[Settings], hooks: _hooks.Hooks) -> Engine:
     """The engine of this process, which is made at its first use."""
     if not engines or engines[0].pid != os.getpid():
         with _guard:
             if engines and engines[0].pid != os.getpid():
                 inherited.append(engines.pop())
             if not engines:
-                engines.append(Engine(settings, hooks, waiting))
+                engines.append(Engine(settings, hooks))
                 _close_with_child()
     return engines[0]

@@ -13,28 +13,34 @@ from ._core import Core, too_late
 from ._hold import BaseHold
 from ._keeper import Keeper
 from ._resp import Command
-from ._rules import PATIENCE, Address, Grant, Wanted, clock, deadline, is_overwritten, majority, new_owner
+from ._rules import Address, Grant, Wanted, clock, deadline, is_overwritten, majority, new_owner
 from ._servers import Answer
 from ._settings import Settings, named
 from ._watch import Watch
-from .errors import ConnectionFailed, NotConfirmed, Quarantine, QueueFull, RedislockError, ServerRefused
+from .errors import (
+    ConnectionFailedError,
+    NotConfirmedError,
+    QuarantineError,
+    QueueFullError,
+    RedislockError,
+    ServerRefusedError,
+)
 
 #: The part of a lease for which each server may take to answer, and the most seconds.
 _PART, _MOST = 0.1, 0.5
 #: The longest pause, at random, between two attempts.
 _BACK_OFF = 0.2
 #: What a server refuses now and may grant soon: a waiter asks again.
-_PASSES = (NotConfirmed, Quarantine, QueueFull)
+_PASSES = (NotConfirmedError, QuarantineError, QueueFullError)
 
 
 class Group(Keeper):
     """Servers that know nothing of each other; a majority of them decides."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, settings: Sequence[Settings], hooks: _hooks.Hooks, waiting: int
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Sequence[Settings], hooks: _hooks.Hooks) -> None:
         super().__init__(loop, hooks)
-        self._cores = [Core(loop, each, _hooks.Hooks(), waiting) for each in settings]
+        self._cores = [Core(loop, each, _hooks.Hooks()) for each in settings]
+        self._timeout = settings[0].server_timeout
         self._majority = majority(len(self._cores))
         #: Pairs that gave equal tokens by chance, and are known to be two servers.
         self._apart: set[tuple[Address | None, Address | None]] = set()
@@ -83,7 +89,7 @@ class Group(Keeper):
                 reached = clock()
             if refusal := self._refusal_of_most(away):
                 raise refusal
-            if clock() - began >= wait if wait is not None else clock() - reached > PATIENCE:
+            if clock() - began >= wait if wait is not None else clock() - reached > self._timeout:
                 if sum(not isinstance(each, Exception) for each in answers) < self._majority:
                     raise self._too_few(answers)
                 raise too_late(wanted, wait)
@@ -92,16 +98,16 @@ class Group(Keeper):
             is_first = False
             await asyncio.sleep(random.uniform(0, _BACK_OFF))
 
-    def _refusal_of_most(self, answers: Sequence[Any]) -> ServerRefused | None:
+    def _refusal_of_most(self, answers: Sequence[Any]) -> ServerRefusedError | None:
         """The first refusal, if too many servers refuse for the others to be a majority."""
-        refusals = [each for each in answers if isinstance(each, ServerRefused)]
+        refusals = [each for each in answers if isinstance(each, ServerRefusedError)]
         return refusals[0] if len(refusals) > len(self._cores) - self._majority else None
 
     def _too_few(self, answers: Sequence[Any]) -> RedislockError:
         """Why too few of them have answered as they should."""
         texts = sorted({str(each) for each in answers if isinstance(each, Exception)})
         few = f"too few of {len(self._cores)} servers answered: {'; '.join(texts)}"
-        return self._refusal_of_most(answers) or ConnectionFailed(few)
+        return self._refusal_of_most(answers) or ConnectionFailedError(few)
 
     async def _attempt(self, wanted: Wanted) -> tuple[Grant | None, list[Any]]:
         sent, (name,) = clock(), wanted.names
@@ -116,7 +122,7 @@ class Group(Keeper):
                 raise_it = wanted.renew(name, highest, "RAISE")
                 raised = await self._ask(list(granted), wanted.lease, name, raise_it)
                 # What a server has against it is told if it is the end, for it is no lost vote and no time-out.
-                replies |= {core: said for core, said in raised.items() if isinstance(said, ServerRefused)}
+                replies |= {core: said for core, said in raised.items() if isinstance(said, ServerRefusedError)}
                 if list(raised.values()).count(1) >= self._majority and clock() < deadline(sent, wanted.lease):
                     token = highest
                 # The clock of a server may be so far ahead that the others refuse its token: then without it.
@@ -215,14 +221,6 @@ class Group(Keeper):
             raise self._too_few(said)
         return False
 
-    async def held(self, owner: bytes) -> list[bytes]:
-        """The names of all locks that this owner holds, on any of the servers."""
-        said = await self._gather(core.held(owner) for core in self._cores)
-        found = [names for names in said if isinstance(names, list)]
-        if len(found) < self._majority:
-            raise self._too_few(said)
-        return sorted({name for names in found for name in names})
-
     @staticmethod
     async def _gather(asked: Iterable[Awaitable[Any]]) -> list[Any]:
         return await asyncio.gather(*asked, return_exceptions=True)
@@ -233,6 +231,6 @@ class Group(Keeper):
 
 
 def _reply_of(reply: Any, is_of_hold: bool) -> Any:
-    if is_of_hold and isinstance(reply, ServerRefused) and is_overwritten(reply.message):
+    if is_of_hold and isinstance(reply, ServerRefusedError) and is_overwritten(reply.message):
         return 0
     return reply.reply if isinstance(reply, Answer) else reply

@@ -22,7 +22,7 @@ from ._rules import (
     deadline,
     may_pass,
 )
-from .errors import LockLost, RedislockError, ServerRefused
+from .errors import LockLostError, RedislockError, ServerRefusedError
 
 if TYPE_CHECKING:
     from ._keeper import Keeper
@@ -49,7 +49,7 @@ class BaseHold(Local):
     _leave_busy: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
-        self, keeper: Keeper, wanted: Wanted, grant: Grant, *, renew: bool = True, longest: float | None = None
+        self, keeper: Keeper, wanted: Wanted, grant: Grant, *, renew: bool = True, max_hold: float | None = None
     ) -> None:
         self._keeper, self._wanted = keeper, wanted
         self._pid, self._number = os.getpid(), next(_numbers)
@@ -64,7 +64,8 @@ class BaseHold(Local):
         self._failure: RedislockError | None = None
         self._has_block = False
         self._listeners: list[Callable[[str], object]] = []
-        self._longest_at = grant.sent + longest if longest is not None else _NEVER
+        #: When the hold ends at the latest.
+        self._over_at = _NEVER if max_hold is None else grant.sent + max_hold
         self._is_renewed = renew
         self.token = grant.token
         self._granted_at = clock()
@@ -110,22 +111,22 @@ class BaseHold(Local):
         return self._cause or (None if self._failure is None else str(self._failure))
 
     def check(self) -> float:
-        """The seconds that remain; raises LockLost if the hold is over. Asks no server."""
+        """The seconds that remain; raises LockLostError if the hold is over. Asks no server."""
         if (reason := self.lost or (None if self._alive else "release")) is not None:
             raise self._error(reason)
         return self.remaining
 
-    def _check_longest(self, lease: float) -> None:
-        """Refuses a lease that would end after the longest hold."""
-        if (most := self._longest_at - clock()) < lease:
+    def _check_extension(self, lease: float) -> None:
+        """Refuses a lease that would end after max_hold."""
+        if (most := self._over_at - clock()) < lease:
             raise ValueError(
-                f"a lease of {lease:g} seconds would exceed `longest`, of which {max(0.0, most):.1f} are left"
+                f"a lease of {lease:g} seconds would exceed max_hold, of which {max(0.0, most):.1f} are left"
             )
 
-    def _error(self, reason: str) -> LockLost:
+    def _error(self, reason: str) -> LockLostError:
         names = self._wanted.all_names
         why = f"{reason}: {self.cause}" if self.cause else reason
-        error = LockLost(f"the lock {names} is held no more ({why})", reason=reason)
+        error = LockLostError(f"the lock {names} is held no more ({why})", reason=reason)
         error.__cause__ = self._failure if reason == "deadline" else None
         return error
 
@@ -163,8 +164,8 @@ class BaseHold(Local):
 
     def _renew_next(self, at: float) -> None:
         # A last lease that is too short for the server adds nothing.
-        is_last = self._longest_at - max(at, self._deadline) < SHORTEST_LEASE
-        self._renew_at = at if self._is_renewed and not is_last else _NEVER
+        self._is_last = self._over_at - max(at, self._deadline) < SHORTEST_LEASE
+        self._renew_at = at if self._is_renewed and not self._is_last else _NEVER
 
     def _run_out(self) -> None:
         """Renews it no more: nobody knows who works under it."""
@@ -198,6 +199,8 @@ class BaseHold(Local):
     def _lose(self, reason: str, cause: str = "", *, is_told: bool = False) -> bool:
         """Whether this call is the one that ended the hold. Its holder is told, and may still work under what the
         server has: that ends when its holder gives it up, or with its lease."""
+        if reason == "deadline" and self._is_last and not self._failures:
+            reason = "max_hold"
         if not self._finish(reason):
             return False
         self._cause = cause or self._cause
@@ -213,7 +216,7 @@ class BaseHold(Local):
         logger.log(level, "lost %r after %.1f s (%s): %s%s", self.name, held, reason, cause, nobody)
 
     def _give_up(self) -> bool:
-        """Whether the server has to be told now: not if it was told before. Raises LockLost if the hold is lost."""
+        """Whether the server has to be told now: not if it was told before. Raises LockLostError if it is lost."""
         is_held = self.lost is None and self._finish()
         if self.lost is not None:
             if self._is_ours():
@@ -222,7 +225,7 @@ class BaseHold(Local):
         return is_held
 
     def _check_grant(self) -> None:
-        """Raises LockLost if the reply took as long as the lease. Nobody works under it, so it is given up."""
+        """Raises LockLostError if the reply took as long as the lease. Nobody works under it, so it is given up."""
         if self.lost is not None:
             self._give_up()
 
@@ -239,9 +242,9 @@ class BaseHold(Local):
 
     def _not_given_up(self, failure: RedislockError) -> None:
         """Says in the log what becomes of it where no caller is told."""
-        if isinstance(failure, ServerRefused) and not may_pass(failure.message):
+        if isinstance(failure, ServerRefusedError) and not may_pass(failure.message):
             logger.warning("%s was not released, and is held until its lease is over: %s", self.name, failure)
-        elif not isinstance(failure, LockLost):
+        elif not isinstance(failure, LockLostError):
             logger.warning("the release of %s goes on in the background: %s", self.name, failure)
 
     def _tell(self, reason: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from . import hooks as _hooks
 from ._hold import BaseHold
 from ._rules import CLOSE, LONGEST_PAUSE, NAP, PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Wanted, clock, deadline
-from .errors import ConnectionFailed, LockLost, RedislockError
+from .errors import ConnectionFailedError, LockLostError, LocksClosedError, RedislockError
 
 logger = logging.getLogger("redislock")
 _NEVER = math.inf
@@ -68,13 +68,13 @@ class Keeper(ABC):
         self.said: dict[str, float] = {}
 
     async def renew(self, hold: BaseHold, lease: float | None = None) -> None:
-        """Begins a lease of `lease` seconds, or of the hold's own length. Raises LockLost if the hold is over.
+        """Begins a lease of `lease` seconds, or of the hold's own length. Raises LockLostError if the hold is over.
 
         One after the other: an older one that is repeated would cut the lease that a newer one has begun.
         """
         async with hold._renewing:
             hold.check()
-            lease = min(hold._wanted.lease if lease is None else lease, hold._longest_at - clock())
+            lease = min(hold._wanted.lease if lease is None else lease, hold._over_at - clock())
             # From now on the server may end it so early, whatever the client hears of that.
             hold._deadline = min(hold._deadline, deadline(clock(), lease))
             self._alarm(hold)
@@ -87,12 +87,12 @@ class Keeper(ABC):
                     hold._count_from(sent, lease)
                     hold._renewal_succeeded()
             except BaseException as error:
-                is_new = error is not hold._failure and not isinstance(error, LockLost)
+                is_new = error is not hold._failure and not isinstance(error, LockLostError)
                 if is_new and isinstance(error, RedislockError):
                     hold._renewal_failed(error)
                 # It may pass, as a lack of replicas does; the deadline tells if it does not.
                 hold._renew_next(clock() + LONGEST_PAUSE)
-                if isinstance(error, ConnectionFailed):
+                if isinstance(error, ConnectionFailedError | LocksClosedError):
                     hold.check()  # it was tried until the deadline
                 raise
             finally:
@@ -135,7 +135,7 @@ class Keeper(ABC):
 
     def refuse_if_closing(self) -> None:
         if self._is_closing:
-            raise ConnectionFailed("these locks were closed")
+            raise LocksClosedError("these locks were closed")
 
     async def _stop_waiting(self, until: float) -> None:
         """Refuses all who wait, and waits until they have gone, and until who was granted something has it."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar, Unpack
 
 from . import hooks as _hooks
 from ._hold import Local
 from ._options import Options
-from ._rules import LEASE, WAITING, Kind, Name, check_lease
+from ._rules import ATTEMPT, LEASE, PATIENCE, WAITING, Kind, Name, check_lease, check_seconds, check_whole
 from ._settings import Settings, settings_of, settings_of_all
 
 L = TypeVar("L")
@@ -20,35 +21,50 @@ HIGHEST_LIMIT = 1_000_000
 class Kinds(Local, ABC, Generic[L]):
     """Makes locks, which are of the class L."""
 
-    #: Whether its clients are those of asyncio.
-    _is_async = False
+    #: Whether its clients are those of asyncio, and whether it takes several, of independent servers.
+    _is_async, _is_group = False, False
 
     def __init__(
         self,
         client: Any,
         *,
         lease: float = LEASE,
-        waiting: int = WAITING,
+        server_timeout: float = PATIENCE,
+        max_queued_per_lock: int = WAITING,
         hooks: _hooks.Hooks | None = None,
     ) -> None:
+        """
+        client: one of redis-py or valkey-py. It says where the servers are and how to log in.
+
+        lease: seconds that a hold lasts unless it is renewed.
+
+        server_timeout: seconds for which no server may answer where a wait has no end.
+
+        max_queued_per_lock: how many waiters of this process stand in the server's queue for a lock. The others stand
+        behind them, in order. All share one connection to each server, but a wait for several locks at once has two.
+        No more than this number of such waits are asked for at once.
+        """
         check_lease(lease)
-        if isinstance(waiting, bool) or not isinstance(waiting, int):
-            raise TypeError(f"waiting is a whole number, 1 or more, not {waiting!r}")
-        if waiting < 1:
-            raise ValueError(f"waiting is a whole number, 1 or more, not {waiting!r}")
-        self.lease, self._waiting = lease, waiting
+        check_seconds("server_timeout", server_timeout, ATTEMPT)
+        check_whole("max_queued_per_lock", max_queued_per_lock, 1, HIGHEST_LIMIT)
         if hooks is not None and not isinstance(hooks, _hooks.Hooks):
             raise TypeError(f"hooks is an object of a class that derives from redislock.Hooks, not {hooks!r}")
-        self.hooks = hooks or _hooks.Hooks()
-        self._settings: Settings | list[Settings]
-        is_many = isinstance(client, list | tuple)
-        self._settings = settings_of_all(client) if is_many else settings_of(client)
-        for each in self._settings if isinstance(self._settings, list) else [self._settings]:
+        self.lease, self.hooks = lease, hooks or _hooks.Hooks()
+        found = settings_of_all(client) if self._is_group else [settings_of(client)]
+        for each in found:
             if each.login.is_async != self._is_async:
                 kind, other = ("an asyncio", "Locks") if self._is_async else ("a blocking", "AsyncLocks")
                 raise TypeError(
                     f"{type(self).__name__} takes {kind} client of redis-py or valkey-py; {other} takes the other"
                 )
+        made = [replace(each, server_timeout=server_timeout, max_queued=max_queued_per_lock) for each in found]
+        self._settings: Settings | list[Settings] = made if self._is_group else made[0]
+        self._is_closed = False
+        self._begin()
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Prepares for the first request."""
 
     @abstractmethod
     def _lock(self, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> L:
@@ -68,10 +84,7 @@ class Kinds(Local, ABC, Generic[L]):
 
     def semaphore(self, name: Name, limit: int, **options: Unpack[Options]) -> L:
         """One of `limit` permits. All who use the name must say the same limit."""
-        if isinstance(limit, bool) or not isinstance(limit, int):
-            raise TypeError(f"limit is a whole number from 1 to {HIGHEST_LIMIT:,}, not {limit!r}")
-        if not 1 <= limit <= HIGHEST_LIMIT:
-            raise ValueError(f"limit is a whole number from 1 to {HIGHEST_LIMIT:,}, not {limit!r}")
+        check_whole("limit", limit, 1, HIGHEST_LIMIT)
         return self._lock([name], "semaphore", limit, options)
 
     def many(self, names: Sequence[Name], *, shared: bool = False, **options: Unpack[Options]) -> L:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from ._resp import Command, Parser, Push, ReplyError, pack
 from ._rules import Address, clock
 from ._settings import Login, named
-from .errors import ConnectionFailed
+from .errors import ConnectionFailedError
 
 #: Seconds for which a new connection is kept though its server says that it is no primary.
 STAYS = 1.0
@@ -31,10 +31,10 @@ class Broken(Exception):
     was_sent = False
 
 
-def unreached(error: BaseException, address: Address | None) -> ConnectionFailed:
+def unreached(error: BaseException, address: Address | None) -> ConnectionFailedError:
     """What a caller is told where no server has answered, with what the system or a provider of passwords has said."""
     text = str(error) or f"no connection to {named(address)} in time"
-    failure = ConnectionFailed(f"no server answered in time: {text}")
+    failure = ConnectionFailedError(f"no server answered in time: {text}")
     failure.__cause__ = error.__cause__
     return failure
 

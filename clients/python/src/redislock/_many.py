@@ -15,7 +15,6 @@ from ._rules import (
     KEEP_MS,
     LONG,
     LONGEST_PAUSE,
-    PATIENCE,
     WAIT_MARGIN,
     Address,
     Grant,
@@ -28,7 +27,7 @@ from ._rules import (
     longest_wait_ms,
     milliseconds,
 )
-from .errors import Quarantine, translate
+from .errors import QuarantineError, translate
 
 if TYPE_CHECKING:
     from ._core import Core
@@ -56,7 +55,7 @@ class Several:
         try:
             if (grant := await core.ask(wanted, ask_until(wait, began))) is not None:
                 return grant
-        except Quarantine:
+        except QuarantineError:
             pass  # a waiter is let in when it is over
         _hooks.call(core.hooks, "waiting", wanted.name)
         self._reached = clock()
@@ -74,7 +73,7 @@ class Several:
                 address = core.address(wanted.names[0])
                 core.servers.forget(address)
                 silent, left = clock() - self._reached, left_of(wait, began)
-                if silent > PATIENCE if wait is None else (left <= 0 and silent > ATTEMPT):
+                if silent > core.servers.timeout if wait is None else (left <= 0 and silent > ATTEMPT):
                     raise unreached(error, address) from error.__cause__
                 await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, left)))
                 continue

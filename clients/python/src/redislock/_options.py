@@ -19,8 +19,8 @@ class Options(TypedDict, total=False):
     lease: float
     #: Whether the lease is renewed while the lock is held. Default: it is.
     renew: bool
-    #: The longest hold: its last lease is cut to it. Default: no limit.
-    longest: float | None
+    #: The hold ends at the latest after this time: its last lease is cut to it. Default: no limit.
+    max_hold: float | None
     #: The owner, instead of a fresh one: 1 to 256 bytes, and not "*". Use no owner twice.
     owner: Name
 
@@ -30,13 +30,10 @@ def check_options(options: Options) -> None:
     for name in options:
         if name not in Options.__annotations__:
             raise TypeError(f"a lock has no option {name!r}; it has {', '.join(Options.__annotations__)}")
-    for name, least in (("wait", 0.0), ("lease", None), ("longest", 0.0)):
+    for name, least in (("wait", 0.0), ("lease", SHORTEST_LEASE), ("max_hold", SHORTEST_LEASE)):
         value: Any = options.get(name)
-        if value is None and (name != "lease" or name not in options):
-            continue
-        check_seconds(name, value, least)
-    if (longest := options.get("longest")) is not None and longest < SHORTEST_LEASE:
-        raise ValueError(f"longest is {SHORTEST_LEASE} seconds or more, not {longest!r}")
+        if value is not None or (name == "lease" and name in options):
+            check_seconds(name, value, least)
     if not isinstance(renew := options.get("renew", True), bool):
         raise TypeError(f"renew is True or False, not {renew!r}")
 
@@ -72,10 +69,10 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def wanted(names: Sequence[Name], kind: Kind, limit: int | None, lease: float, options: Options) -> Wanted:
     """The request that one acquire makes of its options."""
-    owner, longest, lease = options.get("owner"), options.get("longest"), options.get("lease", lease)
+    owner, max_hold, lease = options.get("owner"), options.get("max_hold"), options.get("lease", lease)
     return Wanted(
         names=tuple(as_bytes(name) for name in names),
-        lease=lease if longest is None else min(lease, longest),
+        lease=lease if max_hold is None else min(lease, max_hold),
         kind=kind,
         limit=limit,
         owner=new_owner() if owner is None else as_bytes(owner),

@@ -106,19 +106,27 @@ def ask_until(wait: float | None, began: float) -> float:
     return math.inf if wait is None else began + wait + WAIT_MARGIN
 
 
-def check_seconds(name: str, value: object, least: float | None = None) -> None:
+def check_seconds(name: str, value: object, least: float = 0.0) -> None:
     """Refuses what is no time, under this name."""
+    text = f"{name} must be a number of seconds, {least:g} or more and finite, not {value!r}"
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise TypeError(f"{name} is a number of seconds, not {value!r}")
-    if math.isinf(value) or (least is not None and value < least):
-        raise ValueError(f"{name} is a number of seconds, 0 or more and not endless, not {value!r}")
+        raise TypeError(text)
+    if math.isinf(value) or value < least:
+        raise ValueError(text)
 
 
 def check_lease(lease: float) -> None:
     """Refuses a lease that is none, or too short to be renewed."""
-    check_seconds("lease", lease)
-    if lease < SHORTEST_LEASE:
-        raise ValueError(f"a lease is {SHORTEST_LEASE} seconds or more, not {lease!r}")
+    check_seconds("lease", lease, SHORTEST_LEASE)
+
+
+def check_whole(name: str, value: object, least: int, most: int) -> None:
+    """Refuses what is no whole number from `least` to `most`."""
+    text = f"{name} must be a whole number from {least} to {most:,}, not {value!r}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(text)
+    if not least <= value <= most:
+        raise ValueError(text)
 
 
 def as_bytes(name: Name) -> bytes:

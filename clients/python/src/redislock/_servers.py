@@ -12,9 +12,9 @@ from typing import Any
 
 from ._link import Broken, Link, is_old, unreached
 from ._resp import Command, Push, ReplyError
-from ._rules import ATTEMPT, LONGEST_PAUSE, PATIENCE, PAUSE, Address, Step, Verdict, Wanted, clock, judge, slot_of
+from ._rules import ATTEMPT, LONGEST_PAUSE, PAUSE, Address, Step, Verdict, Wanted, clock, judge, slot_of
 from ._settings import Settings, named
-from .errors import ConnectionFailed, RedislockError, translate
+from .errors import ConnectionFailedError, LocksClosedError, RedislockError, translate
 
 logger = logging.getLogger("redislock")
 
@@ -44,7 +44,7 @@ class Servers:
     """The servers of one client, in one event loop."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, self._login = settings, settings.login
+        self._settings, self._login, self.timeout = settings, settings.login, settings.server_timeout
         self._nodes, self._sentinels = list(settings.addresses), list(settings.sentinels)
         self._slots: dict[int, Address] = {}
         self._primary: Address | None = settings.addresses[0] if settings.mode == "single" else None
@@ -65,17 +65,6 @@ class Servers:
     def address(self, name: bytes) -> Address | None:
         """The server of this lock, as far as it is known."""
         return self._slots.get(slot_of(name)) if self._settings.mode == "cluster" else self._primary
-
-    async def primaries(self) -> list[Address]:
-        """All servers that grant locks. Broken if nobody knows one."""
-        if self._settings.mode == "cluster" or self._primary is None:
-            await self._find()
-        found = set(self._slots.values())
-        if self._primary is not None:
-            found.add(self._primary)
-        if not found:
-            raise self.unknown()
-        return sorted(found)
 
     def unknown(self) -> Broken:
         """What is said where nobody knows the server of a lock."""
@@ -169,7 +158,7 @@ class Servers:
         link = self.ready(address)
         if link is None:
             if self._is_closed:
-                raise ConnectionFailed("these locks were closed")
+                raise LocksClosedError("these locks were closed")
             on_end = functools.partial(self._on_end, address)
             link = await Link.connect(address, self._login, self._on_push, on_end, is_told=True)
             self._links[address] = link
@@ -223,19 +212,19 @@ class Servers:
     ) -> Answer:
         """The reply of the server that has this lock. Repeats the request until then; raises what is refused.
 
-        until: without an end, until no server has replied for PATIENCE.
+        until: without an end, until no server has replied for server_timeout.
 
         is_read: a replica would answer, too. What it says does not count.
 
         failed: is told of each attempt that failed.
         """
         pause, hops, asking = PAUSE, 0, False
-        failure: ConnectionFailed | None = None
+        failure: ConnectionFailedError | None = None
         is_repeated = may_come_late = False
         at: Address | None = None
         first: Command | None = None
         heard = clock()
-        while (left := (until if until < math.inf else heard + PATIENCE) - clock()) > 0 or failure is None:
+        while (left := (until if until < math.inf else heard + self.timeout) - clock()) > 0 or failure is None:
             address = at or self.address(name)
             try:
                 async with asyncio.timeout(max(left, 0.05)):
@@ -262,7 +251,7 @@ class Servers:
                     failure = unreached(error, address)
             except ReplyError as error:
                 verdict, text = judge(str(error)), str(error)
-                failure, heard = ConnectionFailed(self.refusal(address, text, wanted)), clock()
+                failure, heard = ConnectionFailedError(self.refusal(address, text, wanted)), clock()
                 if text.startswith(NOT_ME) and self.leave(address):
                     at, asking = None, False
                     continue

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ._resp import Command
-from ._rules import ATTEMPT, Address
+from ._rules import ATTEMPT, PATIENCE, WAITING, Address
 
 Mode = Literal["single", "sentinel", "cluster"]
 _FILES = ("ssl_certfile", "ssl_keyfile", "ssl_password")
@@ -63,6 +63,9 @@ class Settings:
     login: Login
     #: Most connections of the sync client that do not wait.
     pool: int = 16
+    #: Seconds for which no server may answer, where a wait has no end; and how many wait in the queue of one lock.
+    server_timeout: float = PATIENCE
+    max_queued: int = WAITING
     service: str = ""
     sentinels: tuple[tuple[Address, Login], ...] = field(default=())
 
@@ -88,7 +91,7 @@ def settings_of(client: Any) -> Settings:
         its = its_pool.connection_kwargs
         its_login = _login(its, "SSL" in its_pool.connection_class.__name__, _is_async(each))
         sentinels.append((_address(its), its_login))
-    return Settings("sentinel", (), login, most, str(pool.service_name), tuple(sentinels))
+    return Settings("sentinel", (), login, most, service=str(pool.service_name), sentinels=tuple(sentinels))
 
 
 def settings_of_all(clients: Sequence[Any]) -> list[Settings]:

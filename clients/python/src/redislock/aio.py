@@ -34,9 +34,7 @@ from ._options import (
 from ._rules import (
     AFTER_FAILURE,
     CLOSE,
-    LEASE,
     LONGEST_PAUSE,
-    WAITING,
     Grant,
     Kind,
     Name,
@@ -46,7 +44,7 @@ from ._rules import (
     check_seconds,
     clock,
 )
-from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
+from .errors import FencedError, LockLostError, LocksClosedError, LockTimeoutError, RedislockError
 
 logger = logging.getLogger("redislock")
 P = ParamSpec("P")
@@ -66,7 +64,7 @@ class AsyncHold(BaseHold):
         super().__init__(core, request.attempt or request, grant, **options)
 
     async def release(self) -> None:
-        """Gives it up. Raises LockLost if it was lost before, and whatever the server refuses.
+        """Gives it up. Raises LockLostError if it was lost before, and whatever the server refuses.
 
         Goes on to its end if the task is cancelled.
         """
@@ -75,13 +73,13 @@ class AsyncHold(BaseHold):
             self._given_up(await asyncio.shield(keeper.begin(keeper.release(self._wanted, self.token))))
 
     async def extend(self, lease: float) -> None:
-        """Begins a lease of `lease` seconds now; raises LockLost if the hold is over.
+        """Begins a lease of `lease` seconds now; raises LockLostError if the hold is over.
 
         After any other error, or a cancellation, the hold counts on the shorter of this lease and the one before.
         """
         self.check()
         check_lease(lease)
-        self._check_longest(lease)
+        self._check_extension(lease)
         await self._keeper.renew(self, lease)
 
     async def until_lost(self) -> str:
@@ -156,18 +154,18 @@ class AsyncLock(Local):
         self._inside: Inside[AsyncHold] = Inside(has_owner=options.get("owner") is not None)
 
     async def acquire(self) -> AsyncHold:
-        """Takes the lock; LockTimeout if it is not to be had in time. Each call gives a hold of its own."""
+        """Takes the lock; LockTimeoutError if it is not to be had in time. Each call gives a hold of its own."""
         options, locks = self._options, self._locks
         request = wanted(self._names, self._kind, self._limit, locks.lease, options)
         core, began, name = locks._core(), clock(), request.name
         try:
             grant = await core.acquire(request, options.get("wait"), began)
-        except LockTimeout:
+        except LockTimeoutError:
             _hooks.call(core.hooks, "timed_out", name, clock() - began)
             raise
         _hooks.call(core.hooks, "granted", name, clock() - began)
-        renew, longest = options.get("renew", True), options.get("longest")
-        hold = AsyncHold(locks, core, request, grant, renew=renew, longest=longest)
+        renew, max_hold = options.get("renew", True), options.get("max_hold")
+        hold = AsyncHold(locks, core, request, grant, renew=renew, max_hold=max_hold)
         hold._check_grant()
         return hold
 
@@ -190,7 +188,7 @@ class AsyncLock(Local):
         was_cancelled = hold._leave(kind)
         try:
             await hold.release()
-        except LockLost as lost:
+        except LockLostError as lost:
             if kind is None:
                 raise
             if was_cancelled:
@@ -202,28 +200,12 @@ class AsyncLock(Local):
 
 
 class AsyncLocks(Kinds[AsyncLock]):
-    """Locks of the servers of one client of redis.asyncio or valkey.asyncio; of several for independent servers.
-
-    lease: seconds that a hold lasts unless it is renewed.
-
-    waiting: how many waiters of this process stand in the server's queue for a lock. The others stand behind them, in
-    order. All of them share one connection to each server, but a wait for several locks at once has two of its own.
-    No more than `waiting` such waits are asked for at once.
-    """
+    """Locks of the servers of one client of redis.asyncio or valkey.asyncio. They belong to one event loop."""
 
     _is_async = True
 
-    def __init__(
-        self,
-        client: Any,
-        *,
-        lease: float = LEASE,
-        waiting: int = WAITING,
-        hooks: _hooks.Hooks | None = None,
-    ) -> None:
-        super().__init__(client, lease=lease, waiting=waiting, hooks=hooks)
+    def _begin(self) -> None:
         self._kept: Core | Group | None = None
-        self._is_closed = False
         # Weakly: what nothing else refers to, as its event loop does, has no connections.
         self._to_close: list[weakref.ref[Core | Group]] = []
         weakref.finalize(self, _close_later, self._to_close).atexit = False
@@ -232,7 +214,7 @@ class AsyncLocks(Kinds[AsyncLock]):
         """What talks with the servers, in this event loop of this process."""
         loop = asyncio.get_running_loop()
         if self._is_closed:
-            raise ConnectionFailed("these locks were closed")
+            raise LocksClosedError("these locks were closed")
         if (core := self._kept) is not None:
             if core.pid != os.getpid():
                 inherited.append(core)
@@ -240,7 +222,7 @@ class AsyncLocks(Kinds[AsyncLock]):
                 return core
             elif not core.loop.is_closed():
                 raise RuntimeError(_ANOTHER_LOOP)
-        arguments = (loop, self._settings, self.hooks, self._waiting)
+        arguments = (loop, self._settings, self.hooks)
         made: Core | Group = Group(*arguments) if isinstance(self._settings, list) else Core(*arguments)  # type: ignore[arg-type]
         self._kept, self._to_close[:] = made, [weakref.ref(made)]
         return made
@@ -253,7 +235,8 @@ class AsyncLocks(Kinds[AsyncLock]):
         name: Name,
         *,
         on_elected: Callable[[AsyncHold], object] | None = None,
-        on_lost: Callable[[str], object] | None = None,
+        on_deposed: Callable[[str], object] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
         lease: float | None = None,
     ) -> AsyncLeader:
         """Stands for election from `async with` or start() on, until it resigns.
@@ -261,12 +244,15 @@ class AsyncLocks(Kinds[AsyncLock]):
         on_elected: what it does as the leader, which is cancelled when it leads no more. It goes on to lead when that
         is done. If it raises, that is logged, the lock is given up, and it stands again after a second.
 
-        on_lost: called with the reason when it leads no more against its will. It stands again when that is done.
+        on_deposed: called with the reason when it leads no more against its will. It stands again when that is done.
 
-        Both may be asynchronous or plain functions.
+        on_error: called once with the error if it cannot stand for election for now. It goes on to try.
+
+        All may be asynchronous or plain functions.
         """
-        check_leader(name, self.lease if lease is None else lease, on_elected=on_elected, on_lost=on_lost)
-        return AsyncLeader(self, name, on_elected, on_lost, self.lease if lease is None else lease)
+        lease = self.lease if lease is None else lease
+        check_leader(name, lease, on_elected=on_elected, on_deposed=on_deposed, on_error=on_error)
+        return AsyncLeader(self, name, on_elected, on_deposed, on_error, lease)
 
     def locked(
         self, name: str, *, busy: str = "raise", **options: Unpack[Options]
@@ -287,7 +273,7 @@ class AsyncLocks(Kinds[AsyncLock]):
                 lock = self.lock(name_of_call(name, function, arguments, keywords), **options)
                 try:
                     await lock.__aenter__()
-                except LockTimeout:
+                except LockTimeoutError:
                     if busy == "skip":
                         return None
                     raise
@@ -297,15 +283,10 @@ class AsyncLocks(Kinds[AsyncLock]):
 
         return decorate
 
-    async def fence(self, name: Name, token: int) -> None:
-        """Raises Fenced if the token is not that of a live hold of this lock."""
+    async def check_token(self, name: Name, token: int) -> None:
+        """Raises FencedError if the token is not that of a live hold of this lock."""
         if not await self._core().fence(as_bytes(name), token):
-            raise Fenced(f"the token {token} belongs to no live hold of {name!r}")
-
-    async def held(self, owner: Name) -> list[str]:
-        """The names of all locks that this owner holds, on all servers."""
-        names = await self._core().held(as_bytes(owner))
-        return [name.decode(errors="replace") for name in names]
+            raise FencedError(f"the token {token} belongs to no live hold of {name!r}")
 
     async def close(self, timeout: float = CLOSE) -> None:
         """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
@@ -355,13 +336,6 @@ async def _run(lock: AsyncLock, function: Callable[..., Any], call: Callable[[],
     return result
 
 
-class AsyncRedlock(AsyncLocks):
-    """Locks that a majority of independent servers grants: one client for each of them."""
-
-    def __init__(self, clients: Sequence[Any], **options: Any) -> None:
-        super().__init__(list(clients), **options)
-
-
 class AsyncLeader(Local):
     """Leads while it holds the lock, and stands again when it was deposed."""
 
@@ -370,11 +344,14 @@ class AsyncLeader(Local):
         locks: AsyncLocks,
         name: Name,
         on_elected: Callable[[AsyncHold], object] | None,
-        on_lost: Callable[[str], object] | None,
+        on_deposed: Callable[[str], object] | None,
+        on_error: Callable[[Exception], object] | None,
         lease: float,
     ) -> None:
         self._locks, self._name, self._lease = locks, name, lease
-        self._on_elected, self._on_lost = on_elected, on_lost
+        self._on_elected, self._on_deposed, self._on_error = on_elected, on_deposed, on_error
+        #: The kind of error of which on_error was told.
+        self._told: type[Exception] | None = None
         self._task: asyncio.Task[None] | None = None
         self._hold: AsyncHold | None = None
 
@@ -395,12 +372,16 @@ class AsyncLeader(Local):
                 hold = await self._locks.lock(self._name, lease=self._lease).acquire()
             except RedislockError as failure:
                 if not self._locks._is_closed:
-                    logger.warning("standing for %s: %s", self._name, failure)
+                    if self._told is not type(failure):
+                        self._told = type(failure)
+                        logger.warning("standing for %s: %s", self._name, failure)
+                        await self._tell(self._on_error, failure)
                     await asyncio.sleep(LONGEST_PAUSE)
                 continue
             except Exception:
                 logger.exception("the leader of %s stands no more", self._name)
                 return
+            self._told = None
             await self._lead(hold)
 
     async def _lead(self, hold: AsyncHold) -> None:
@@ -417,17 +398,20 @@ class AsyncLeader(Local):
                 task.cancel()
             await asyncio.wait((work, loss))
             error = None if work.cancelled() else work.exception()
-            if failed or (error is not None and not isinstance(error, LockLost)):
+            if failed or (error is not None and not isinstance(error, LockLostError)):
                 then = ", which gives the lock up" if failed else ""
                 logger.error("the work of the leader of %s failed%s", self._name, then, exc_info=error)
             await self._give_up()
         if failed:
             await asyncio.sleep(AFTER_FAILURE)
         elif hold.lost is not None:
-            try:
-                await self._call(self._on_lost, hold.lost)
-            except Exception:
-                logger.exception("what the leader of %s does at its loss failed", self._name)
+            await self._tell(self._on_deposed, hold.lost)
+
+    async def _tell(self, call: Callable[[Any], object] | None, what: object) -> None:
+        try:
+            await self._call(call, what)
+        except Exception:
+            logger.exception("%s of the leader of %s failed", name_of(call or self._tell), self._name)
 
     @staticmethod
     async def _call(call: Callable[[Any], object] | None, what: object) -> None:

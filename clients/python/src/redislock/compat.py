@@ -19,7 +19,7 @@ from ._inside import Block, Inside
 from ._options import Options
 from ._rules import LEASE, OWNER_MOST, as_bytes
 from .aio import AsyncHold, AsyncLocks
-from .errors import LockLost, LockTimeout, RedislockError
+from .errors import LockLostError, LockTimeoutError, RedislockError
 from .sync import Hold, Locks
 
 logger = logging.getLogger("redislock")
@@ -28,7 +28,7 @@ _async_locks: weakref.WeakKeyDictionary[Any, AsyncLocks] = weakref.WeakKeyDictio
 AnyHold = TypeVar("AnyHold", Hold, AsyncHold)
 
 
-class NotHeld(RedislockError):
+class NotHeldError(RedislockError):
     """What was asked needs a lock that is held, or one with a timeout."""
 
 
@@ -90,7 +90,7 @@ class _Base:
 
     def _held(self, doing: str) -> Any:
         if (hold := self._known()) is None:
-            raise NotHeld(f"Cannot {doing} a lock that's not owned or is already unlocked.")
+            raise NotHeldError(f"Cannot {doing} a lock that's not owned or is already unlocked.")
         return hold
 
     def _entered(self) -> None:
@@ -116,12 +116,12 @@ class _Base:
     def _held_for_a_while(self, doing: str) -> Any:
         hold = self._held(doing)
         if self.timeout is None:
-            raise NotHeld(f"Cannot {doing} a lock with no timeout")
+            raise NotHeldError(f"Cannot {doing} a lock with no timeout")
         return hold
 
     def _comes_out(self, failure: RedislockError, kind: type[BaseException] | None) -> bool:
         """Whether a block ends in this error of its release: not instead of its own."""
-        is_loss = isinstance(failure, LockLost | NotHeld)
+        is_loss = isinstance(failure, LockLostError | NotHeldError)
         if kind is None and (self.raise_on_release_error or not is_loss):
             return True
         said = "Lock was unlocked or no longer owned when exiting context manager."
@@ -151,14 +151,14 @@ class Lock(_Base):
         lock = self._locks().lock(self.name, **self._options(blocking, blocking_timeout, token))
         try:
             return self._got(lock.acquire(), token)
-        except LockTimeout:
+        except LockTimeoutError:
             return False
 
     def __enter__(self) -> Lock:
         if self.acquire():
             self._entered()
             return self
-        raise LockTimeout("Unable to acquire lock within the time specified")
+        raise LockTimeoutError("Unable to acquire lock within the time specified")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -217,14 +217,14 @@ class AsyncLock(_Base):
         lock = self._locks().lock(self.name, **self._options(blocking, blocking_timeout, token))
         try:
             return self._got(await lock.acquire(), token)
-        except LockTimeout:
+        except LockTimeoutError:
             return False
 
     async def __aenter__(self) -> AsyncLock:
         if await self.acquire():
             self._entered()
             return self
-        raise LockTimeout("Unable to acquire lock within the time specified")
+        raise LockTimeoutError("Unable to acquire lock within the time specified")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

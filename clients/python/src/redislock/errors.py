@@ -45,86 +45,92 @@ class RedislockError(_LockError):
         return f"{type(self).__name__}({self.message!r})"
 
 
-class LockTimeout(RedislockError):
-    """The lock was not to be had in time."""
+class LockTimeoutError(RedislockError):
+    """The lock could not be acquired in time."""
 
 
-class LockLost(RedislockError, _NotOwned):
+class LockLostError(RedislockError, _NotOwned):
     """The hold is over, though its holder did not give it up.
 
-    `reason` is what noticed it: deadline, renewal, push, release, close or fork.
+    `reason` is what noticed it: deadline, max_hold, renewal, push, release, close or fork.
     """
 
     reason: str = ""
 
 
-class ConnectionFailed(RedislockError, _ConnectionError):
+class ConnectionFailedError(RedislockError, _ConnectionError):
     """No server answered in time."""
 
 
-class ServerRefused(RedislockError, _ResponseError):
+class LocksClosedError(RedislockError):
+    """The locks were closed."""
+
+
+class ServerRefusedError(RedislockError, _ResponseError):
     """The server refused the command, for a reason that has no class of its own."""
 
 
-class Deadlock(ServerRefused):
+class DeadlockError(RedislockError, _ResponseError):
     """The wait would never end. `cycle`: who waits for which lock and there for whom, as the server says it."""
 
     cycle: tuple[tuple[str, str, str], ...] = ()
 
 
-class Fenced(ServerRefused):
+class FencedError(ServerRefusedError):
     """The fencing token belongs to no live hold of the lock."""
 
 
-class LockKindMismatch(ServerRefused):
+class LockKindMismatchError(ServerRefusedError):
     """The lock is of another kind now: exclusive or shared, or a semaphore with another limit."""
 
 
-class QueueFull(ServerRefused):
+class QueueFullError(ServerRefusedError):
     """Too many wait already."""
 
 
-class Quarantine(ServerRefused):
+class QuarantineError(ServerRefusedError):
     """The server grants no new lock yet. `left`: for how many seconds it will not."""
 
     left: float = 0.0
 
 
-class NotConfirmed(ServerRefused):
+class NotConfirmedError(ServerRefusedError):
     """Too few replicas confirmed the grant, which was undone."""
 
 
-class ModuleMissing(ServerRefused):
+class ModuleMissingError(ServerRefusedError):
     """The server does not know the commands of redislock."""
 
 
 _CYCLE = re.compile(r"'(.*?)' waits for '(.*?)' and there for '(.*?)'")
 _LEASE = re.compile(r"ERR PX must be an integer from \d+ to (\d+)")
-_KINDS: dict[str, type[ServerRefused]] = {
-    "LOCKKIND": LockKindMismatch,
-    "LOCKQUEUE": QueueFull,
-    "FENCED": Fenced,
-    "NOREPLICAS": NotConfirmed,
+_KINDS: dict[str, type[ServerRefusedError]] = {
+    "LOCKKIND": LockKindMismatchError,
+    "LOCKQUEUE": QueueFullError,
+    "FENCED": FencedError,
+    "NOREPLICAS": NotConfirmedError,
 }
 
 
-def translate(text: str) -> ServerRefused:
+def translate(text: str) -> ServerRefusedError | DeadlockError:
     """The error whose text the server has replied."""
     code, _, rest = text.partition(" ")
     if code == "DEADLOCK":
-        return Deadlock(text, cycle=tuple(_CYCLE.findall(rest)))
+        return DeadlockError(text, cycle=tuple(_CYCLE.findall(rest)))
     if code == "QUARANTINE":
         left = rest.partition(" ")[0]
-        return Quarantine(text, left=int(left) / 1000 if left.isdigit() else 0.0)
+        return QuarantineError(text, left=int(left) / 1000 if left.isdigit() else 0.0)
     if code == "MOVED":
-        return ServerRefused(f"{text}: this server is a node of a cluster. Give the locks a client of the cluster.")
+        return ServerRefusedError(
+            f"{text}: this server is a node of a cluster. Give the locks a client of the cluster."
+        )
     if text.lower().startswith("err unknown command"):
         known = text.partition(", with args")[0]  # what was asked for says nothing about this
-        return ModuleMissing(
+        return ModuleMissingError(
             f"{known}. The module redislock is not loaded on this server: start it with "
             "'loadmodule /path/to/libredislock.so' in its configuration, or MODULE LOAD it once."
         )
     if found := _LEASE.match(text):  # the client has no other time with this name
         most = int(found.group(1)) / 1000
         text += f". So a lease is {SHORTEST_LEASE:g} to {most:g} seconds (redislock.max-lease of the server)."
-    return _KINDS.get(code, ServerRefused)(text)
+    return _KINDS.get(code, ServerRefusedError)(text)

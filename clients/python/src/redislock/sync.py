@@ -36,9 +36,7 @@ from ._options import (
 from ._rules import (
     AFTER_FAILURE,
     CLOSE,
-    LEASE,
     LONGEST_PAUSE,
-    WAITING,
     Grant,
     Kind,
     Name,
@@ -48,7 +46,7 @@ from ._rules import (
     check_seconds,
     clock,
 )
-from .errors import ConnectionFailed, Fenced, LockLost, LockTimeout, RedislockError
+from .errors import FencedError, LockLostError, LocksClosedError, LockTimeoutError, RedislockError
 
 logger = logging.getLogger("redislock")
 P = ParamSpec("P")
@@ -66,7 +64,7 @@ class Hold(BaseHold):
         super().__init__(engine.core, request.attempt or request, grant, **options)
 
     def release(self) -> None:
-        """Gives it up. Raises LockLost if it was lost before, and whatever the server refuses."""
+        """Gives it up. Raises LockLostError if it was lost before, and whatever the server refuses."""
         if self._give_up():
             self._given_up(self._engine.release(self._wanted, self.token))
 
@@ -79,7 +77,7 @@ class Hold(BaseHold):
     ) -> None:
         try:
             self.release()
-        except LockLost as lost:
+        except LockLostError as lost:
             if error is None:
                 raise
             error.add_note(str(lost))
@@ -87,13 +85,13 @@ class Hold(BaseHold):
             self._not_given_up(failure)
 
     def extend(self, lease: float) -> None:
-        """Begins a lease of `lease` seconds now; raises LockLost if the hold is over.
+        """Begins a lease of `lease` seconds now; raises LockLostError if the hold is over.
 
         After any other error the hold counts on the shorter of this lease and the one before.
         """
         self.check()
         check_lease(lease)
-        self._check_longest(lease)
+        self._check_extension(lease)
         self._engine.background.run(self._engine.core.renew(self, lease))
 
     def on_lost(self, call: Callable[[str], object]) -> None:
@@ -151,7 +149,7 @@ class Lock(Local):
         self._inside: Inside[Hold] = Inside(has_owner=options.get("owner") is not None)
 
     def acquire(self) -> Hold:
-        """Takes the lock; LockTimeout if it is not to be had in time. Each call gives a hold of its own."""
+        """Takes the lock; LockTimeoutError if it is not to be had in time. Each call gives a hold of its own."""
         options, locks = self._options, self._locks
         request = wanted(self._names, self._kind, self._limit, locks.lease, options)
         engine, began, name = locks._engine(), clock(), request.name
@@ -160,9 +158,9 @@ class Lock(Local):
         try:
             grant = engine.acquire(request, options.get("wait"))
             _hooks.call(locks.hooks, "granted", name, clock() - began)
-            renew, longest = options.get("renew", True), options.get("longest")
-            hold = Hold(locks, engine, request, grant, renew=renew, longest=longest)
-        except LockTimeout:
+            renew, max_hold = options.get("renew", True), options.get("max_hold")
+            hold = Hold(locks, engine, request, grant, renew=renew, max_hold=max_hold)
+        except LockTimeoutError:
             _hooks.call(locks.hooks, "timed_out", name, clock() - began)
             raise
         except BaseException:
@@ -194,32 +192,16 @@ class Lock(Local):
 
 
 class Locks(Kinds[Lock]):
-    """Locks of the servers of one client of redis-py or valkey-py; of several for independent servers.
+    """Locks of the servers of one client of redis-py or valkey-py."""
 
-    lease: seconds that a hold lasts unless it is renewed.
-
-    waiting: how many waiters of this process stand in the server's queue for a lock. The others stand behind them, in
-    order. All of them share one connection to each server, but a wait for several locks at once has two of its own.
-    No more than `waiting` such waits are asked for at once.
-    """
-
-    def __init__(
-        self,
-        client: Any,
-        *,
-        lease: float = LEASE,
-        waiting: int = WAITING,
-        hooks: _hooks.Hooks | None = None,
-    ) -> None:
-        super().__init__(client, lease=lease, waiting=waiting, hooks=hooks)
+    def _begin(self) -> None:
         self._engines: list[Engine] = []
-        self._is_closed = False
         weakref.finalize(self, close_later, self._engines).atexit = False  # at the end all are closed
 
     def _engine(self) -> Engine:
         if self._is_closed:
-            raise ConnectionFailed("these locks were closed")
-        return current(self._engines, self._settings, self.hooks, self._waiting)
+            raise LocksClosedError("these locks were closed")
+        return current(self._engines, self._settings, self.hooks)
 
     def _lock(self, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> Lock:
         return Lock(self, names, kind, limit, options)
@@ -229,7 +211,8 @@ class Locks(Kinds[Lock]):
         name: Name,
         *,
         on_elected: Callable[[Hold], object] | None = None,
-        on_lost: Callable[[str], object] | None = None,
+        on_deposed: Callable[[str], object] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
         lease: float | None = None,
     ) -> Leader:
         """Stands for election from `with` or start() on, until it resigns.
@@ -237,14 +220,17 @@ class Locks(Kinds[Lock]):
         on_elected: what it does as the leader, in a thread of its own. It goes on to lead when that returns. If it
         raises, that is logged, the lock is given up, and it stands again after a second.
 
-        on_lost: called with the reason when it leads no more against its will, also while on_elected still runs. It
+        on_deposed: called with the reason when it leads no more against its will, also while on_elected still runs. It
         stands again when both have returned, so on_elected should look at hold.check().
+
+        on_error: called once with the error if it cannot stand for election for now. It goes on to try.
         """
-        for call in (on_elected, on_lost):
+        for call in (on_elected, on_deposed, on_error):
             if inspect.iscoroutinefunction(call):
                 raise TypeError(f"{name_of(call)} is asynchronous: use leader of AsyncLocks")
-        check_leader(name, self.lease if lease is None else lease, on_elected=on_elected, on_lost=on_lost)
-        return Leader(self, name, on_elected, on_lost, self.lease if lease is None else lease)
+        lease = self.lease if lease is None else lease
+        check_leader(name, lease, on_elected=on_elected, on_deposed=on_deposed, on_error=on_error)
+        return Leader(self, name, on_elected, on_deposed, on_error, lease)
 
     def locked(
         self, name: str, *, busy: str = "raise", **options: Unpack[Options]
@@ -267,7 +253,7 @@ class Locks(Kinds[Lock]):
                 lock = self.lock(name_of_call(name, function, arguments, keywords), **options)
                 try:
                     lock.__enter__()
-                except LockTimeout:
+                except LockTimeoutError:
                     if busy == "skip":
                         return None
                     raise
@@ -284,17 +270,11 @@ class Locks(Kinds[Lock]):
 
         return decorate
 
-    def fence(self, name: Name, token: int) -> None:
-        """Raises Fenced if the token is not that of a live hold of this lock."""
+    def check_token(self, name: Name, token: int) -> None:
+        """Raises FencedError if the token is not that of a live hold of this lock."""
         engine = self._engine()
         if not engine.background.run(engine.core.fence(as_bytes(name), token)):
-            raise Fenced(f"the token {token} belongs to no live hold of {name!r}")
-
-    def held(self, owner: Name) -> list[str]:
-        """The names of all locks that this owner holds, on all servers."""
-        engine = self._engine()
-        names = engine.background.run(engine.core.held(as_bytes(owner)))
-        return [name.decode(errors="replace") for name in names]
+            raise FencedError(f"the token {token} belongs to no live hold of {name!r}")
 
     def close(self, timeout: float = CLOSE) -> None:
         """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
@@ -316,13 +296,6 @@ class Locks(Kinds[Lock]):
         self.close()
 
 
-class Redlock(Locks):
-    """Locks that a majority of independent servers grants: one client for each of them."""
-
-    def __init__(self, clients: Sequence[Any], **options: Any) -> None:
-        super().__init__(list(clients), **options)
-
-
 class Leader(Local):
     """Leads while it holds the lock, and stands again when it was deposed. It has a thread of its own."""
 
@@ -331,11 +304,14 @@ class Leader(Local):
         locks: Locks,
         name: Name,
         on_elected: Callable[[Hold], object] | None,
-        on_lost: Callable[[str], object] | None,
+        on_deposed: Callable[[str], object] | None,
+        on_error: Callable[[Exception], object] | None,
         lease: float,
     ) -> None:
         self._locks, self._name, self._lease = locks, name, lease
-        self._on_elected, self._on_lost = on_elected, on_lost
+        self._on_elected, self._on_deposed, self._on_error = on_elected, on_deposed, on_error
+        #: The kind of error of which on_error was told.
+        self._told: type[Exception] | None = None
         self._thread: threading.Thread | None = None
         #: The one that stood last, and may end still; and the one in which on_elected runs.
         self._last: threading.Thread | None = None
@@ -354,7 +330,7 @@ class Leader(Local):
         """Stands for election."""
         if self._thread is None:
             if self._last is not None and self._last.is_alive():
-                raise RuntimeError(f"the leader of {self._name!r} has resigned, and on_elected or on_lost runs still")
+                raise RuntimeError(f"the leader of {self._name!r} has resigned, and its callback runs still")
             self._has_resigned = False
             self._thread = self._last = threading.Thread(target=self._stand, name="redislock-leader", daemon=True)
             self._thread.start()
@@ -365,13 +341,17 @@ class Leader(Local):
                 hold = self._wait()
             except RedislockError as failure:
                 if not self._locks._is_closed:
-                    logger.warning("standing for %s: %s", self._name, failure)
+                    if self._told is not type(failure):
+                        self._told = type(failure)
+                        logger.warning("standing for %s: %s", self._name, failure)
+                        self._tell(self._on_error, failure)
                     self._pause(LONGEST_PAUSE)
                 continue
             except Exception:
                 logger.exception("the leader of %s stands no more", self._name)
                 return
             if hold is not None:
+                self._told = None
                 self._lead(hold)
                 if self._has_failed:
                     self._pause(AFTER_FAILURE)
@@ -416,7 +396,7 @@ class Leader(Local):
             self._changed.wait()
             self._changed.clear()
         if hold.lost is not None and not self._has_resigned:
-            self._tell(hold.lost)
+            self._tell(self._on_deposed, hold.lost)
         while self._is_working:
             self._changed.wait()
             self._changed.clear()
@@ -442,23 +422,23 @@ class Leader(Local):
             if hold.lost is None:
                 logger.exception("the work of the leader of %s failed, which gives the lock up", self._name)
                 self._has_failed = True
-            elif not isinstance(error, LockLost):
+            elif not isinstance(error, LockLostError):
                 logger.exception("the work of the leader of %s failed", self._name)
         finally:
             self._is_working = False
             self._changed.set()
 
-    def _tell(self, reason: str) -> None:
-        if self._on_lost is not None:
+    def _tell(self, call: Callable[[Any], object] | None, what: object) -> None:
+        if call is not None:
             try:
-                check_result(self._on_lost, self._on_lost(reason))
+                check_result(call, call(what))
             except Exception:
-                logger.exception("what the leader of %s does at its loss failed", self._name)
+                logger.exception("%s of the leader of %s failed", name_of(call), self._name)
 
     def resign(self) -> None:
         """Stands no more, and gives up the lock. If on_elected runs still, waits until it has ended.
 
-        Where on_elected or on_lost calls this, it does not wait: the lock is given up when they have returned.
+        Where on_elected or on_deposed calls this, it does not wait: the lock is given up when they have returned.
         """
         thread, self._thread = self._thread, None
         if thread is not None:
