@@ -129,7 +129,7 @@ def lock_of(locks: Any, request: dict[str, Any]) -> Any:
             options[name] = request[name]
     kind = request.get("kind", "exclusive")
     if "names" in request:
-        return locks.many(request["names"], shared=kind == "read", **options)
+        return (locks.read_many if kind == "read" else locks.many)(request["names"], **options)
     if kind == "semaphore":
         return locks.semaphore(request["name"], request["limit"], **options)
     return {"exclusive": locks.lock, "read": locks.read, "write": locks.write}[kind](request["name"], **options)

@@ -37,10 +37,12 @@ def test_an_invalid_time_is_refused_by_its_name(name: str, locks: redislock.Lock
 
 def test_what_is_no_name_is_refused(locks: redislock.Locks) -> None:
     for name in (None, 42):
-        with pytest.raises(TypeError, match="a name is str or bytes, not"):
-            locks.lock(name).acquire()  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="the name of a lock must be str or bytes, not"):
+            locks.lock(name)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="many takes several names"):
         locks.many("account:1")
+    with pytest.raises(TypeError, match="read_many takes several names"):
+        locks.read_many(b"account:1")  # type: ignore[arg-type]
 
 
 def test_a_function_that_cannot_run_under_the_lock_is_refused(locks: redislock.Locks) -> None:
@@ -102,11 +104,14 @@ def test_a_result_that_has_yet_to_run_is_refused(locks: redislock.Locks, client:
     assert not client.exists("k")
 
 
-def test_an_owner_that_the_server_replaces_is_refused(locks: redislock.Locks, client: redis.Redis) -> None:
-    for lock in (locks.lock("k", owner="*"), locks.lock("k", owner="*", wait=0), locks.many(["k", "j"], owner=b"*")):
-        with pytest.raises(ValueError, match="an owner is"):
-            lock.acquire()
-    assert client.dbsize() == 0
+def test_an_owner_that_the_server_replaces_is_refused(locks: redislock.Locks) -> None:
+    for owner in ("*", b"*", "x" * 257):
+        with pytest.raises(ValueError, match=r"owner must be 1 to 256 bytes, and not \*"):
+            locks.lock("k", owner=owner)
+    with pytest.raises(ValueError, match="owner must not be empty"):
+        locks.many(["k", "j"], owner="")
+    with pytest.raises(TypeError, match="owner must be str or bytes"):
+        locks.lock("k", owner=7)  # type: ignore[arg-type]
 
 
 def test_what_is_no_client_is_refused() -> None:
@@ -125,9 +130,39 @@ def test_a_lease_is_long_enough_to_be_renewed(locks: redislock.Locks, client: re
 
 
 def test_a_name_is_not_empty(locks: redislock.Locks) -> None:
-    for lock in (locks.lock(""), locks.many(["a", b""])):
+    asks: list[Any] = [locks.lock, locks.read, locks.info, lambda name: locks.many(["a", name]), locks.leader]
+    for ask in (*asks, lambda name: locks.check_token(name, 1)):
         with pytest.raises(ValueError, match="the name of a lock must not be empty"):
-            lock.acquire()
+            ask("")
+
+
+def test_several_locks_are_1_to_64(locks: redislock.Locks) -> None:
+    for names in ([], [str(number) for number in range(65)]):
+        with pytest.raises(ValueError, match=r"many takes 1 to 64 names, not \d+"):
+            locks.many(names)
+        with pytest.raises(ValueError, match=r"read_many takes 1 to 64 names, not \d+"):
+            locks.read_many(names)
+
+
+def test_min_hold_a_token_a_label_and_a_prefix_are_checked(locks: redislock.Locks, client: redis.Redis) -> None:
+    with pytest.raises(ValueError, match=r"min_hold must be a number of seconds, 0\.1 or more"):
+        locks.lock("k", min_hold=0.05)
+    with pytest.raises(ValueError, match=r"min_hold must be max_hold \(1 seconds\) or less, not 2"):
+        locks.lock("k", min_hold=2, max_hold=1)
+    makes: list[Any] = [lambda: locks.read("k", min_hold=1), lambda: locks.read_many(["k"], min_hold=1)]
+    for make in makes:
+        with pytest.raises(ValueError, match="min_hold is for locks of one owner and for semaphores"):
+            make()
+    with pytest.raises(TypeError):
+        locks.leader("k", min_hold=1)  # type: ignore[call-arg]
+    for token, error in ((0, ValueError), (2**53, ValueError), ("7", TypeError), (True, TypeError)):
+        with pytest.raises(error, match="token must be a whole number from 1 to"):
+            locks.check_token("k", token)  # type: ignore[arg-type]
+    for label, error in (("x" * 216, ValueError), (b"x", TypeError), (7, TypeError)):
+        with pytest.raises(error, match="label must be a str of 215 bytes at most"):
+            redislock.Locks(client, label=label)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="prefix must be str or bytes"):
+        redislock.Locks(client, prefix=7)  # type: ignore[arg-type]
 
 
 def test_whether_to_renew_is_true_or_false(locks: redislock.Locks) -> None:
@@ -147,7 +182,9 @@ def test_an_extension_is_a_number_of_seconds(locks: redislock.Locks) -> None:
 
 
 def test_a_lease_beyond_the_server_s_longest_is_explained(locks: redislock.Locks) -> None:
-    longest = pytest.raises(redislock.ServerRefusedError, match=r"a lease is 0\.1 to 3600 seconds \(redislock")
+    longest = pytest.raises(
+        redislock.ServerRefusedError, match=r"a lease and min_hold are 0\.1 to 3600 seconds \(redislock"
+    )
     with longest:
         locks.lock("k", lease=30_000, wait=0).acquire()
     with longest:
@@ -179,6 +216,13 @@ def test_limits_clients_and_hooks_are_checked_where_they_are_given(locks: redisl
         redislock.AsyncLocks(blocking)
     with pytest.raises(TypeError, match="Redlock takes a blocking client"):
         redislock.redlock.Redlock([redis.Redis(port=1), redis.asyncio.Redis(port=2), redis.Redis(port=3)])
+    group = redislock.redlock.Redlock([redis.Redis(port=port) for port in (1, 2, 3)])
+    makes: list[Any] = [lambda: group.read("k"), lambda: group.semaphore("k", 2), lambda: group.many(["k", "j"])]
+    for make in makes:
+        with pytest.raises(ValueError, match="independent servers give exclusive locks, one at a time"):
+            make()
+    with pytest.raises(ValueError, match="min_hold is for"):
+        group.lock("k", min_hold=1)
     for hooks in (redislock.Counters, print, "counters"):
         with pytest.raises(TypeError, match=r"hooks is an object of a class that derives from redislock.Hooks, not"):
             redislock.Locks(blocking, hooks=hooks)  # type: ignore[arg-type]

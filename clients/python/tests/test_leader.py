@@ -129,8 +129,8 @@ def test_a_leader_that_can_never_lead_is_refused(is_async: bool, locks: redisloc
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"lease": "5"}, TypeError, "lease must be a number of seconds, .*, not '5'"),
         ({"lease": 0.01}, ValueError, r"lease must be a number of seconds, 0\.1 or more and finite, not 0\.01"),
-        ({"on_elected": "print"}, TypeError, "on_elected is a function, not 'print'"),
-        ({"on_deposed": 7}, TypeError, "on_deposed is a function, not 7"),
+        ({"on_elected": "print"}, TypeError, "on_elected must be a function, not 'print'"),
+        ({"on_deposed": 7}, TypeError, "on_deposed must be a function, not 7"),
     ]
     for options, kind, text in wrong:
         with pytest.raises(kind, match=text):

@@ -27,7 +27,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "read": lambda locks: locks.read("k", wait=20),
     "semaphore": lambda locks: locks.semaphore("k", 3, wait=20),
     "many": lambda locks: locks.many(["k", "j"], wait=20),
-    "many, shared": lambda locks: locks.many(["k", "j"], shared=True, wait=20),
+    "many, shared": lambda locks: locks.read_many(["k", "j"], wait=20),
 }
 
 

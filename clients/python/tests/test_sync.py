@@ -287,7 +287,7 @@ def test_closing_gives_up_all(server: Any, client: redis.Redis) -> None:
     def wait() -> None:
         try:
             made.lock("a").acquire()
-        except redislock.ConnectionFailedError as error:
+        except redislock.LocksClosedError as error:
             failed.append(error)
 
     thread = threading.Thread(target=wait)

@@ -5,6 +5,7 @@ with locks.lock("invoice:42", wait=5) as hold:
     print(hold.token)
 """
 
+from ._info import Holder, Info, Waiter
 from .aio import AsyncHold, AsyncLeader, AsyncLock, AsyncLocks
 from .errors import (
     ConnectionFailedError,
@@ -35,7 +36,9 @@ __all__ = [
     "DeadlockError",
     "FencedError",
     "Hold",
+    "Holder",
     "Hooks",
+    "Info",
     "Leader",
     "Lock",
     "LockKindMismatchError",
@@ -49,4 +52,5 @@ __all__ = [
     "QueueFullError",
     "RedislockError",
     "ServerRefusedError",
+    "Waiter",
 ]

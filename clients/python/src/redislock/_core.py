@@ -12,6 +12,7 @@ from typing import Any
 
 from . import hooks as _hooks
 from ._hold import BaseHold
+from ._info import Info, info_of, version_of
 from ._keeper import Keeper
 from ._line import Line, Waiter
 from ._link import Broken, Link
@@ -21,7 +22,6 @@ from ._rules import (
     ASKS_IN_KEEP,
     ATTEMPT,
     DOUBT,
-    FIRST_LEASE_MS,
     KEEP_MS,
     LONG,
     LONGEST_PAUSE,
@@ -214,7 +214,7 @@ class Core(Keeper):
                 if (left := left_of(wait, began)) <= 0:
                     return None
                 times += 1
-                lease_ms = min(lease_ms, FIRST_LEASE_MS)
+                lease_ms = min(lease_ms, wanted.first_ms)
                 self._told_of_waiting(wanted, times - 1)
                 if times > 1 or line.is_watched or line.waiters[0] is not waiter:
                     await self._sleep(turn, min(left, self._asks_again_after(line, waiter)))
@@ -410,11 +410,13 @@ class Core(Keeper):
         until = clock() + WAIT_MARGIN
         return bool((await self.request(name, ("LOCK.FENCE", name, token), until, is_read=True)).reply == 1)
 
-    async def holder(self, name: bytes) -> str:
-        told = (await self.request(name, ("LOCK.INFO", name), clock() + ATTEMPT)).reply
-        holders = told[b"holders"] if isinstance(told, dict) else []
-        owners = [holder[b"owner"].decode(errors="replace") for holder in holders[:3]]
-        return ", ".join(owners) + (f" for {holders[0][b'held-ms'] // 1000} s" if owners else "")
+    async def info(self, name: bytes) -> Info | None:
+        return info_of((await self.request(name, ("LOCK.INFO", name), clock() + WAIT_MARGIN)).reply)
+
+    async def ping(self) -> str:
+        """Returns the version of the module, on the server of some lock."""
+        told = await self.request(b"", ("HELLO",), clock() + WAIT_MARGIN)
+        return version_of(told.reply, named(self.address(b"")))
 
     async def close(self, until: float, *, gives_up: bool = True) -> None:
         await self._end_all(until, gives_up)

@@ -11,6 +11,7 @@ from typing import Any
 from . import hooks as _hooks
 from ._core import Core, too_late
 from ._hold import BaseHold
+from ._info import Info
 from ._keeper import Keeper
 from ._resp import Command
 from ._rules import Address, Grant, Wanted, clock, deadline, is_overwritten, majority, new_owner
@@ -62,8 +63,6 @@ class Group(Keeper):
 
     async def acquire(self, wanted: Wanted, wait: float | None, began: float) -> Grant:
         """The grant of a majority; tries again at random times, for nobody waits in line here."""
-        if wanted.kind != "exclusive" or len(wanted.names) > 1:
-            raise ValueError("independent servers give exclusive locks, one at a time (docs/REDLOCK.md)")
         self._acquiring += 1
         watch = Watch(self, wanted, began)
         try:
@@ -77,7 +76,7 @@ class Group(Keeper):
         reached = clock()  # when a majority could last have granted
         while True:
             self.refuse_if_closing()
-            wanted.attempt = replace(wanted, owner=new_owner())
+            wanted.attempt = replace(wanted, owner=new_owner(wanted.label))
             grant, answers = await self._attempt(wanted.attempt)
             if grant is not None:
                 if self._is_closing:
@@ -220,6 +219,23 @@ class Group(Keeper):
         if said.count(False) <= len(said) - self._majority:
             raise self._too_few(said)
         return False
+
+    async def info(self, name: bytes) -> Info | None:
+        """What one server tells of the owner that a majority has; None if nobody holds a majority."""
+        said = await self._gather(core.info(name) for core in self._cores)
+        found = [each for each in said if isinstance(each, Info | None)]
+        if len(found) < self._majority:
+            raise self._too_few(said)
+        owners = [each.holders[0].owner if each and each.holders else "" for each in found]
+        most = max(owners, key=owners.count)
+        return found[owners.index(most)] if most and owners.count(most) >= self._majority else None
+
+    async def ping(self) -> str:
+        """Returns the oldest version of the servers, a majority of which has to answer."""
+        said = await self._gather(core.ping() for core in self._cores)
+        if len(found := [each for each in said if isinstance(each, str)]) < self._majority:
+            raise self._too_few(said)
+        return min(found, key=lambda version: [int(part) for part in version.split(".")])
 
     @staticmethod
     async def _gather(asked: Iterable[Awaitable[Any]]) -> list[Any]:

@@ -49,7 +49,15 @@ class BaseHold(Local):
     _leave_busy: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
-        self, keeper: Keeper, wanted: Wanted, grant: Grant, *, renew: bool = True, max_hold: float | None = None
+        self,
+        keeper: Keeper,
+        wanted: Wanted,
+        grant: Grant,
+        *,
+        renew: bool,
+        max_hold: float | None,
+        lease: float,
+        min_hold: float,
     ) -> None:
         self._keeper, self._wanted = keeper, wanted
         self._pid, self._number = os.getpid(), next(_numbers)
@@ -66,7 +74,9 @@ class BaseHold(Local):
         self._listeners: list[Callable[[str], object]] = []
         #: When the hold ends at the latest.
         self._over_at = _NEVER if max_hold is None else grant.sent + max_hold
-        self._is_renewed = renew
+        #: What the next renewal asks for, unless min_hold wants more.
+        self._lease, self._is_renewed = lease, renew
+        wanted.parked_until = clock() + min_hold if min_hold else 0.0
         self.token = grant.token
         self._granted_at = clock()
         self._watch_at = self._granted_at + WATCH_AFTER

@@ -15,6 +15,7 @@ from typing import Any
 
 from . import hooks as _hooks
 from ._hold import BaseHold
+from ._info import Info
 from ._rules import CLOSE, LONGEST_PAUSE, NAP, PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Wanted, clock, deadline
 from .errors import ConnectionFailedError, LockLostError, LocksClosedError, RedislockError
 
@@ -74,7 +75,8 @@ class Keeper(ABC):
         """
         async with hold._renewing:
             hold.check()
-            lease = min(hold._wanted.lease if lease is None else lease, hold._over_at - clock())
+            asked = hold._lease if lease is None else lease
+            lease = min(max(asked, hold._wanted.parked_until - clock()), hold._over_at - clock())
             # From now on the server may end it so early, whatever the client hears of that.
             hold._deadline = min(hold._deadline, deadline(clock(), lease))
             self._alarm(hold)
@@ -84,6 +86,7 @@ class Keeper(ABC):
                     hold._lose("renewal")
                     hold.check()
                 else:
+                    hold._lease = asked
                     hold._count_from(sent, lease)
                     hold._renewal_succeeded()
             except BaseException as error:
@@ -106,9 +109,9 @@ class Keeper(ABC):
     async def look(self, hold: BaseHold) -> None:
         """Asks the servers whether the hold lasts, and to tell when that changes."""
 
-    async def holder(self, name: bytes) -> str:
-        """Returns who holds this lock, for people to read; nothing if that is not known."""
-        return ""
+    @abstractmethod
+    async def info(self, name: bytes) -> Info | None:
+        """Returns what the servers tell of this lock."""
 
     @abstractmethod
     def abandon(self, wanted: Wanted, token: int | None = None) -> None:

@@ -8,14 +8,33 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar, Unpack
 
 from . import hooks as _hooks
-from ._hold import Local
-from ._options import Options
-from ._rules import ATTEMPT, LEASE, PATIENCE, WAITING, Kind, Name, check_lease, check_seconds, check_whole
+from ._hold import BaseHold, Local
+from ._inside import Inside
+from ._options import Options, check_options
+from ._rules import (
+    ATTEMPT,
+    FIRST_LEASE_MS,
+    LEASE,
+    PATIENCE,
+    WAITING,
+    Kind,
+    Name,
+    Wanted,
+    as_bytes,
+    check_lease,
+    check_seconds,
+    check_whole,
+    milliseconds,
+    new_owner,
+)
 from ._settings import Settings, settings_of, settings_of_all
 
 L = TypeVar("L")
-#: What the server takes as the most holders of a semaphore.
-HIGHEST_LIMIT = 1_000_000
+H = TypeVar("H", bound=BaseHold)
+#: What the server takes as the most holders of a semaphore, and as the most names at once.
+HIGHEST_LIMIT, NAMES_MOST = 1_000_000, 64
+#: The longest label, in bytes: the rest of an owner tells it from others.
+LABEL_MOST = 215
 
 
 class Kinds(Local, ABC, Generic[L]):
@@ -31,6 +50,8 @@ class Kinds(Local, ABC, Generic[L]):
         lease: float = LEASE,
         server_timeout: float = PATIENCE,
         max_queued_per_lock: int = WAITING,
+        label: str = "",
+        prefix: Name = b"",
         hooks: _hooks.Hooks | None = None,
     ) -> None:
         """
@@ -43,12 +64,21 @@ class Kinds(Local, ABC, Generic[L]):
         max_queued_per_lock: how many waiters of this process stand in the server's queue for a lock. The others stand
         behind them, in order. All share one connection to each server, but a wait for several locks at once has two.
         No more than this number of such waits are asked for at once.
+
+        label: what the owner of each hold begins with, for operators; host:pid if there is none.
+
+        prefix: what stands before each name on the server. `hold.name`, errors and logs have the name without it.
         """
         check_lease(lease)
         check_seconds("server_timeout", server_timeout, ATTEMPT)
         check_whole("max_queued_per_lock", max_queued_per_lock, 1, HIGHEST_LIMIT)
         if hooks is not None and not isinstance(hooks, _hooks.Hooks):
             raise TypeError(f"hooks is an object of a class that derives from redislock.Hooks, not {hooks!r}")
+        if not isinstance(label, str) or len(label.encode()) > LABEL_MOST:
+            raise (ValueError if isinstance(label, str) else TypeError)(
+                f"label must be a str of {LABEL_MOST} bytes at most, not {label!r}"
+            )
+        self._label, self._prefix = label, as_bytes(prefix, "prefix") if prefix else b""
         self.lease, self.hooks = lease, hooks or _hooks.Hooks()
         found = settings_of_all(client) if self._is_group else [settings_of(client)]
         for each in found:
@@ -61,6 +91,10 @@ class Kinds(Local, ABC, Generic[L]):
         self._settings: Settings | list[Settings] = made if self._is_group else made[0]
         self._is_closed = False
         self._begin()
+
+    def _key(self, name: Name) -> bytes:
+        """A name of the user's, as the server knows it."""
+        return self._prefix + as_bytes(name)
 
     @abstractmethod
     def _begin(self) -> None:
@@ -79,16 +113,68 @@ class Kinds(Local, ABC, Generic[L]):
         return self._lock([name], "read", None, options)
 
     def write(self, name: Name, **options: Unpack[Options]) -> L:
-        """The lock that readers share, for a writer: one owner holds it alone."""
-        return self._lock([name], "write", None, options)
+        """`lock` by the name that says that it excludes readers."""
+        return self.lock(name, **options)
 
     def semaphore(self, name: Name, limit: int, **options: Unpack[Options]) -> L:
         """One of `limit` permits. All who use the name must say the same limit."""
         check_whole("limit", limit, 1, HIGHEST_LIMIT)
         return self._lock([name], "semaphore", limit, options)
 
-    def many(self, names: Sequence[Name], *, shared: bool = False, **options: Unpack[Options]) -> L:
-        """All of these locks or none, with one token; `shared`: beside other readers."""
-        if isinstance(names, str | bytes):
-            raise TypeError(f"many takes several names, not {names!r} alone")
-        return self._lock(list(names), "read" if shared else "exclusive", None, options)
+    def many(self, names: Sequence[Name], **options: Unpack[Options]) -> L:
+        """All of these locks or none, with one token."""
+        return self._lock(_several("many", names), "exclusive", None, options)
+
+    def read_many(self, names: Sequence[Name], **options: Unpack[Options]) -> L:
+        """All of these locks or none, each shared with other readers, with one token."""
+        return self._lock(_several("read_many", names), "read", None, options)
+
+
+def _several(what: str, names: Sequence[Name]) -> list[Name]:
+    if isinstance(names, str | bytes):
+        raise TypeError(f"{what} takes several names, not {names!r} alone")
+    if not 1 <= len(found := list(names)) <= NAMES_MOST:
+        raise ValueError(f"{what} takes 1 to {NAMES_MOST} names, not {len(found)}")
+    return found
+
+
+class Described(Local, Generic[H]):
+    """A lock of these names with these options. Nothing is sent before it is acquired."""
+
+    def __init__(
+        self, locks: Kinds[Any], names: Sequence[Name], kind: Kind, limit: int | None, options: Options
+    ) -> None:
+        check_options(options)
+        min_hold, max_hold = options.get("min_hold"), options.get("max_hold")
+        if locks._is_group and (kind != "exclusive" or len(names) > 1):
+            raise ValueError("independent servers give exclusive locks, one at a time (docs/REDLOCK.md)")
+        if min_hold is not None and (locks._is_group or kind == "read"):
+            raise ValueError("min_hold is for locks of one owner and for semaphores, not for readers or Redlock")
+        self._names = tuple(locks._key(name) for name in names)
+        self._kind, self._limit, self._options = kind, limit, options
+        lease = options.get("lease", locks.lease)
+        #: What a request asks for, and a renewal; and what is asked for while min_hold lasts.
+        self._lease = lease if max_hold is None else min(lease, max_hold)
+        self._min_hold, self._first_ms = min_hold or 0.0, max(FIRST_LEASE_MS, milliseconds(min_hold or 0.0))
+        self._label, self._prefixed = locks._label, len(locks._prefix)
+        self._inside: Inside[H] = Inside(has_owner=options.get("owner") is not None)
+
+    def _request(self) -> Wanted:
+        """The request of one acquire."""
+        owner = self._options.get("owner")
+        return Wanted(
+            self._names,
+            max(self._lease, self._min_hold),
+            self._kind,
+            self._limit,
+            new_owner(self._label) if owner is None else as_bytes(owner),
+            self._label,
+            self._prefixed,
+            self._first_ms,
+        )
+
+    def _terms(self) -> dict[str, Any]:
+        """What a hold has to know of the options."""
+        options = self._options
+        renew, max_hold = options.get("renew", True), options.get("max_hold")
+        return {"renew": renew, "max_hold": max_hold, "lease": self._lease, "min_hold": self._min_hold}

@@ -11,7 +11,6 @@ from ._resp import ReplyError
 from ._rules import (
     ASKS_IN_KEEP,
     ATTEMPT,
-    FIRST_LEASE_MS,
     KEEP_MS,
     LONG,
     LONGEST_PAUSE,
@@ -45,7 +44,7 @@ class Several:
 
     def __init__(self, core: Core, wanted: Wanted, wait: float | None, began: float) -> None:
         self._core, self._wanted, self._wait, self._began = core, wanted, wait, began
-        self._lease_ms = min(milliseconds(wanted.lease), FIRST_LEASE_MS)
+        self._lease_ms = min(milliseconds(wanted.lease), wanted.first_ms)
         self._reached = clock()  # when a server has replied last
         self._links: list[Link] = []
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypedDict
 
-from ._rules import SHORTEST_LEASE, Kind, Name, Wanted, as_bytes, check_seconds, new_owner
+from ._rules import OWNER_MOST, SHORTEST_LEASE, Name, as_bytes, check_seconds
 
 
 class Options(TypedDict, total=False):
@@ -21,6 +21,8 @@ class Options(TypedDict, total=False):
     renew: bool
     #: The hold ends at the latest after this time: its last lease is cut to it. Default: no limit.
     max_hold: float | None
+    #: The lock stays taken for this time from the grant at least, whatever becomes of the holder. Default: it does not.
+    min_hold: float | None
     #: The owner, instead of a fresh one: 1 to 256 bytes, and not "*". Use no owner twice.
     owner: Name
 
@@ -30,10 +32,18 @@ def check_options(options: Options) -> None:
     for name in options:
         if name not in Options.__annotations__:
             raise TypeError(f"a lock has no option {name!r}; it has {', '.join(Options.__annotations__)}")
-    for name, least in (("wait", 0.0), ("lease", SHORTEST_LEASE), ("max_hold", SHORTEST_LEASE)):
+    for name in ("wait", "lease", "min_hold", "max_hold"):
         value: Any = options.get(name)
         if value is not None or (name == "lease" and name in options):
-            check_seconds(name, value, least)
+            check_seconds(name, value, 0.0 if name == "wait" else SHORTEST_LEASE)
+    min_hold, max_hold = options.get("min_hold"), options.get("max_hold")
+    if min_hold is not None and max_hold is not None and min_hold > max_hold:
+        raise ValueError(f"min_hold must be max_hold ({max_hold:g} seconds) or less, not {min_hold!r}")
+    if (owner := options.get("owner")) is not None:
+        named = as_bytes(owner, "owner")
+        if named == b"*" or len(named) > OWNER_MOST:
+            # The server makes an owner of its own of "*": each repetition of a request would be another one.
+            raise ValueError(f"owner must be 1 to {OWNER_MOST} bytes, and not *, not {owner!r}")
     if not isinstance(renew := options.get("renew", True), bool):
         raise TypeError(f"renew is True or False, not {renew!r}")
 
@@ -67,25 +77,11 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(getattr(called, "__name__", called))
 
 
-def wanted(names: Sequence[Name], kind: Kind, limit: int | None, lease: float, options: Options) -> Wanted:
-    """The request that one acquire makes of its options."""
-    owner, max_hold, lease = options.get("owner"), options.get("max_hold"), options.get("lease", lease)
-    return Wanted(
-        names=tuple(as_bytes(name) for name in names),
-        lease=lease if max_hold is None else min(lease, max_hold),
-        kind=kind,
-        limit=limit,
-        owner=new_owner() if owner is None else as_bytes(owner),
-    )
-
-
-def check_leader(name: Name, lease: float, **calls: object) -> None:
-    """Refuses a leader that could never lead, for an election has no caller who would be told."""
+def check_calls(**calls: object) -> None:
+    """Refuses what cannot be called, under its name."""
     for argument, call in calls.items():
         if call is not None and not callable(call):
-            raise TypeError(f"{argument} is a function, not {call!r}")
-    check_options({"lease": lease})
-    wanted([name], "exclusive", None, lease, {})
+            raise TypeError(f"{argument} must be a function, not {call!r}")
 
 
 def name_of_call(template: str, function: Callable[..., Any], arguments: Any, keywords: Any) -> str:

@@ -26,6 +26,8 @@ LEASE = 30.0
 SHORTEST_LEASE = 0.1
 #: The longest owner, in bytes.
 OWNER_MOST = 256
+#: The highest token.
+TOKEN_MOST = 2**53 - 1
 #: The part of a lease that a holder does not count on, for clocks that run at different speeds.
 DRIFT = 0.01
 #: Seconds that it does not count on beside that.
@@ -63,7 +65,7 @@ AFTER_FAILURE = 1.0
 #: Seconds between two attempts, and at most, for they double.
 PAUSE, LONGEST_PAUSE = 0.01, 0.25
 
-Kind = Literal["exclusive", "read", "write", "semaphore"]
+Kind = Literal["exclusive", "read", "semaphore"]
 Name = str | bytes
 Address = tuple[str, int]
 
@@ -77,9 +79,9 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 1))
 _HOST = socket.gethostname()
 
 
-def new_owner() -> bytes:
+def new_owner(label: str = "") -> bytes:
     """An owner that nobody had before, and that tells an operator who it is."""
-    return f"{_HOST}:{os.getpid()}:{uuid.uuid4()}"[-OWNER_MOST:].encode()
+    return f"{label or f'{_HOST}:{os.getpid()}'}:{uuid.uuid4()}".encode()[-OWNER_MOST:]
 
 
 def running() -> tuple[int, int]:
@@ -129,10 +131,12 @@ def check_whole(name: str, value: object, least: int, most: int) -> None:
         raise ValueError(text)
 
 
-def as_bytes(name: Name) -> bytes:
+def as_bytes(name: Name, what: str = "the name of a lock") -> bytes:
     """A name as the server knows it."""
     if not isinstance(name, bytes | str):
-        raise TypeError(f"a name is str or bytes, not {name!r}")
+        raise TypeError(f"{what} must be str or bytes, not {name!r}")
+    if not name:
+        raise ValueError(f"{what} must not be empty")
     return name if isinstance(name, bytes) else name.encode()
 
 
@@ -150,6 +154,11 @@ class Wanted:
     kind: Kind = "exclusive"
     limit: int | None = None
     owner: bytes = field(default_factory=new_owner)
+    #: What an owner of its own begins with; and how long the part of each name is that the user did not give.
+    label: str = ""
+    prefixed: int = 0
+    #: Milliseconds of the lease at most that one asks for who has waited.
+    first_ms: int = FIRST_LEASE_MS
     #: The thread and the task that asks.
     by: tuple[int, int] = field(default_factory=running)
     #: Until when a request that went unanswered may reach the server.
@@ -160,28 +169,18 @@ class Wanted:
     attempt: Wanted | None = field(default=None, init=False)
     #: What gives up, for a name, whatever it got or may still get.
     given_up: list[tuple[bytes, asyncio.Task[None]]] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        if not self.names:
-            raise ValueError("name at least one lock")
-        if b"" in self.names:
-            raise ValueError("the name of a lock must not be empty")
-        if self.owner == b"*" or not 0 < len(self.owner) <= OWNER_MOST:
-            # The server makes an owner of its own of "*": each repetition of a request would be another one.
-            raise ValueError(f"an owner is 1 to {OWNER_MOST} bytes, and not *; this one is {self.owner!r}")
-        check_lease(self.lease)
-        if (self.kind == "semaphore") != (self.limit is not None):
-            raise ValueError("a semaphore needs a limit, and nothing else has one")
+    #: Until when the lock stays taken whatever becomes of the hold (min_hold).
+    parked_until: float = field(default=0.0, init=False)
 
     @property
     def name(self) -> str:
         """The name of the lock, or of the first of several, for people to read."""
-        return self.names[0].decode(errors="replace")
+        return self.names[0][self.prefixed :].decode(errors="replace")
 
     @property
     def all_names(self) -> str:
         """The names of all locks, for people to read."""
-        return ", ".join(name.decode(errors="replace") for name in self.names)
+        return ", ".join(name[self.prefixed :].decode(errors="replace") for name in self.names)
 
     @property
     def is_doubtful(self) -> bool:
@@ -207,8 +206,6 @@ class Wanted:
         wait: Command = ("QUEUE", queue_ms) if queue_ms else () if block_ms is None else ("BLOCK", block_ms)
         mode: Command = ("SHARED",) if self.kind == "read" else ()
         if len(self.names) > 1:
-            if self.kind == "semaphore":
-                raise ValueError("several semaphores cannot be taken together")
             return ("LOCK.MACQUIRE", len(self.names), *self.names, self.owner, *lease, *wait, *mode)
         if self.limit is not None:
             mode = ("LIMIT", self.limit)
@@ -219,7 +216,9 @@ class Wanted:
         return ("LOCK.RENEW", name, self.owner, "PX", milliseconds(lease or self.lease), which, token)
 
     def release(self, name: bytes, token: int | None = None) -> Command:
-        """Gives up the hold; without a token, the place in line too."""
+        """Gives up the hold; without a token, the place in line too. Leaves it a lease for the rest of min_hold."""
+        if token not in (None, NOBODYS) and (parked := self.parked_until - clock()) > 0:
+            return ("LOCK.RENEW", name, self.owner, "PX", math.ceil(parked * 1000), "TOKEN", token)
         which: Command = () if token is None else ("TOKEN", token)
         return ("LOCK.RELEASE", name, self.owner, *which)
 

@@ -60,7 +60,8 @@ class Watch:
         who = ""
         for name in self._wanted.names:
             try:
-                who = who or await self._keeper.holder(name)
+                info = await self._keeper.info(name)
+                who = who or (str(info) if info and info.holders else "")
             except Exception:  # it need not be allowed
                 logger.debug("who holds %r is not known", name, exc_info=True)
         held = f", held by {who}" if who else ""

@@ -16,32 +16,32 @@ from . import hooks as _hooks
 from ._core import Core
 from ._group import Group
 from ._hold import BaseHold, Local
-from ._inside import Inside
+from ._info import Info
 from ._keeper import inherited
-from ._kinds import Kinds
+from ._kinds import Described, Kinds
 from ._options import (
     Options,
     check_busy,
+    check_calls,
     check_function,
-    check_leader,
     check_options,
     check_result,
     check_template,
     name_of,
     name_of_call,
-    wanted,
 )
 from ._rules import (
     AFTER_FAILURE,
     CLOSE,
     LONGEST_PAUSE,
+    TOKEN_MOST,
     Grant,
     Kind,
     Name,
     Wanted,
-    as_bytes,
     check_lease,
     check_seconds,
+    check_whole,
     clock,
 )
 from .errors import FencedError, LockLostError, LocksClosedError, LockTimeoutError, RedislockError
@@ -143,29 +143,38 @@ class AsyncHold(BaseHold):
         return is_alone and kind is not None and issubclass(kind, asyncio.CancelledError)
 
 
-class AsyncLock(Local):
+class AsyncLock(Described[AsyncHold]):
     """What `async with` takes: one lock, or several at once. Each block has a hold of its own."""
+
+    _locks: AsyncLocks
 
     def __init__(
         self, locks: AsyncLocks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options
     ) -> None:
-        check_options(options)
-        self._locks, self._names, self._kind, self._limit, self._options = locks, names, kind, limit, options
-        self._inside: Inside[AsyncHold] = Inside(has_owner=options.get("owner") is not None)
+        super().__init__(locks, names, kind, limit, options)
+        self._locks = locks
 
     async def acquire(self) -> AsyncHold:
-        """Takes the lock; LockTimeoutError if it is not to be had in time. Each call gives a hold of its own."""
-        options, locks = self._options, self._locks
-        request = wanted(self._names, self._kind, self._limit, locks.lease, options)
+        """Takes the lock; LockTimeoutError if it is not granted in time. Each call gives a hold of its own."""
+        return await self._acquire(self._options.get("wait"))
+
+    async def try_acquire(self) -> AsyncHold | None:
+        """Takes the lock now; None if another holds it. All else that can go wrong is an error."""
+        try:
+            return await self._acquire(0)
+        except LockTimeoutError:
+            return None
+
+    async def _acquire(self, wait: float | None) -> AsyncHold:
+        locks, request = self._locks, self._request()
         core, began, name = locks._core(), clock(), request.name
         try:
-            grant = await core.acquire(request, options.get("wait"), began)
+            grant = await core.acquire(request, wait, began)
         except LockTimeoutError:
             _hooks.call(core.hooks, "timed_out", name, clock() - began)
             raise
         _hooks.call(core.hooks, "granted", name, clock() - began)
-        renew, max_hold = options.get("renew", True), options.get("max_hold")
-        hold = AsyncHold(locks, core, request, grant, renew=renew, max_hold=max_hold)
+        hold = AsyncHold(locks, core, request, grant, **self._terms())
         hold._check_grant()
         return hold
 
@@ -250,9 +259,9 @@ class AsyncLocks(Kinds[AsyncLock]):
 
         All may be asynchronous or plain functions.
         """
-        lease = self.lease if lease is None else lease
-        check_leader(name, lease, on_elected=on_elected, on_deposed=on_deposed, on_error=on_error)
-        return AsyncLeader(self, name, on_elected, on_deposed, on_error, lease)
+        check_calls(on_elected=on_elected, on_deposed=on_deposed, on_error=on_error)
+        lock = self.lock(name, lease=self.lease if lease is None else lease)
+        return AsyncLeader(lock, on_elected, on_deposed, on_error)
 
     def locked(
         self, name: str, *, busy: str = "raise", **options: Unpack[Options]
@@ -285,8 +294,19 @@ class AsyncLocks(Kinds[AsyncLock]):
 
     async def check_token(self, name: Name, token: int) -> None:
         """Raises FencedError if the token is not that of a live hold of this lock."""
-        if not await self._core().fence(as_bytes(name), token):
+        key = self._key(name)
+        check_whole("token", token, 1, TOKEN_MOST)
+        if not await self._core().fence(key, token):
             raise FencedError(f"the token {token} belongs to no live hold of {name!r}")
+
+    async def info(self, name: Name) -> Info | None:
+        """The owners that hold this lock and those that wait for it; None if nobody does."""
+        key = self._key(name)
+        return await self._core().info(key)
+
+    async def ping(self) -> str:
+        """Asks whether a server is there and has the module. Returns the version of that."""
+        return await self._core().ping()
 
     async def close(self, timeout: float = CLOSE) -> None:
         """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
@@ -341,14 +361,12 @@ class AsyncLeader(Local):
 
     def __init__(
         self,
-        locks: AsyncLocks,
-        name: Name,
+        lock: AsyncLock,
         on_elected: Callable[[AsyncHold], object] | None,
         on_deposed: Callable[[str], object] | None,
         on_error: Callable[[Exception], object] | None,
-        lease: float,
     ) -> None:
-        self._locks, self._name, self._lease = locks, name, lease
+        self._locks, self._lock, self._name = lock._locks, lock, lock._request().name
         self._on_elected, self._on_deposed, self._on_error = on_elected, on_deposed, on_error
         #: The kind of error of which on_error was told.
         self._told: type[Exception] | None = None
@@ -369,7 +387,7 @@ class AsyncLeader(Local):
     async def _stand(self) -> None:
         while not self._locks._is_closed:
             try:
-                hold = await self._locks.lock(self._name, lease=self._lease).acquire()
+                hold = await self._lock.acquire()
             except RedislockError as failure:
                 if not self._locks._is_closed:
                     if self._told is not type(failure):

@@ -132,5 +132,7 @@ def translate(text: str) -> ServerRefusedError | DeadlockError:
         )
     if found := _LEASE.match(text):  # the client has no other time with this name
         most = int(found.group(1)) / 1000
-        text += f". So a lease is {SHORTEST_LEASE:g} to {most:g} seconds (redislock.max-lease of the server)."
+        text += (
+            f". So a lease and min_hold are {SHORTEST_LEASE:g} to {most:g} seconds (redislock.max-lease of the server)."
+        )
     return _KINDS.get(code, ServerRefusedError)(text)

@@ -12,38 +12,40 @@ import inspect
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from . import hooks as _hooks
+from ._core import Core
 from ._engine import Engine, close_all, close_later, current
+from ._group import Group
 from ._hold import BaseHold, Local
-from ._inside import Inside
-from ._kinds import Kinds
+from ._info import Info
+from ._kinds import Described, Kinds
 from ._options import (
     Options,
     check_busy,
+    check_calls,
     check_function,
-    check_leader,
     check_options,
     check_result,
     check_template,
     name_of,
     name_of_call,
-    wanted,
 )
 from ._rules import (
     AFTER_FAILURE,
     CLOSE,
     LONGEST_PAUSE,
+    TOKEN_MOST,
     Grant,
     Kind,
     Name,
     Wanted,
-    as_bytes,
     check_lease,
     check_seconds,
+    check_whole,
     clock,
 )
 from .errors import FencedError, LockLostError, LocksClosedError, LockTimeoutError, RedislockError
@@ -140,26 +142,35 @@ class Hold(BaseHold):
             logger.exception("what was to be called at the loss of %s failed", self.name)
 
 
-class Lock(Local):
+class Lock(Described[Hold]):
     """What `with` takes: one lock, or several at once. Each block has a hold of its own."""
 
+    _locks: Locks
+
     def __init__(self, locks: Locks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> None:
-        check_options(options)
-        self._locks, self._names, self._kind, self._limit, self._options = locks, names, kind, limit, options
-        self._inside: Inside[Hold] = Inside(has_owner=options.get("owner") is not None)
+        super().__init__(locks, names, kind, limit, options)
+        self._locks = locks
 
     def acquire(self) -> Hold:
-        """Takes the lock; LockTimeoutError if it is not to be had in time. Each call gives a hold of its own."""
-        options, locks = self._options, self._locks
-        request = wanted(self._names, self._kind, self._limit, locks.lease, options)
+        """Takes the lock; LockTimeoutError if it is not granted in time. Each call gives a hold of its own."""
+        return self._acquire(self._options.get("wait"))
+
+    def try_acquire(self) -> Hold | None:
+        """Takes the lock now; None if another holds it. All else that can go wrong is an error."""
+        try:
+            return self._acquire(0)
+        except LockTimeoutError:
+            return None
+
+    def _acquire(self, wait: float | None) -> Hold:
+        locks, request = self._locks, self._request()
         engine, began, name = locks._engine(), clock(), request.name
         grant: Grant | None = None
         engine.taking.add(request)
         try:
-            grant = engine.acquire(request, options.get("wait"))
+            grant = engine.acquire(request, wait)
             _hooks.call(locks.hooks, "granted", name, clock() - began)
-            renew, max_hold = options.get("renew", True), options.get("max_hold")
-            hold = Hold(locks, engine, request, grant, renew=renew, max_hold=max_hold)
+            hold = Hold(locks, engine, request, grant, **self._terms())
         except LockTimeoutError:
             _hooks.call(locks.hooks, "timed_out", name, clock() - began)
             raise
@@ -228,9 +239,9 @@ class Locks(Kinds[Lock]):
         for call in (on_elected, on_deposed, on_error):
             if inspect.iscoroutinefunction(call):
                 raise TypeError(f"{name_of(call)} is asynchronous: use leader of AsyncLocks")
-        lease = self.lease if lease is None else lease
-        check_leader(name, lease, on_elected=on_elected, on_deposed=on_deposed, on_error=on_error)
-        return Leader(self, name, on_elected, on_deposed, on_error, lease)
+        check_calls(on_elected=on_elected, on_deposed=on_deposed, on_error=on_error)
+        lock = self.lock(name, lease=self.lease if lease is None else lease)
+        return Leader(lock, on_elected, on_deposed, on_error)
 
     def locked(
         self, name: str, *, busy: str = "raise", **options: Unpack[Options]
@@ -272,9 +283,25 @@ class Locks(Kinds[Lock]):
 
     def check_token(self, name: Name, token: int) -> None:
         """Raises FencedError if the token is not that of a live hold of this lock."""
-        engine = self._engine()
-        if not engine.background.run(engine.core.fence(as_bytes(name), token)):
+        key = self._key(name)
+        check_whole("token", token, 1, TOKEN_MOST)
+        if not self._run(lambda core: core.fence(key, token)):
             raise FencedError(f"the token {token} belongs to no live hold of {name!r}")
+
+    def info(self, name: Name) -> Info | None:
+        """The owners that hold this lock and those that wait for it; None if nobody does."""
+        key = self._key(name)
+        return self._run(lambda core: core.info(key))
+
+    def ping(self) -> str:
+        """Asks whether a server is there and has the module. Returns the version of that."""
+        return self._run(lambda core: core.ping())
+
+    def _run(self, ask: Callable[[Core | Group], Coroutine[Any, Any, R]]) -> R:
+        """What this returns, asked in the thread that talks with the servers."""
+        engine = self._engine()
+        engine.background.refuse_itself()
+        return engine.background.run(ask(engine.core))
 
     def close(self, timeout: float = CLOSE) -> None:
         """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
@@ -301,14 +328,12 @@ class Leader(Local):
 
     def __init__(
         self,
-        locks: Locks,
-        name: Name,
+        lock: Lock,
         on_elected: Callable[[Hold], object] | None,
         on_deposed: Callable[[str], object] | None,
         on_error: Callable[[Exception], object] | None,
-        lease: float,
     ) -> None:
-        self._locks, self._name, self._lease = locks, name, lease
+        self._locks, self._lock, self._name = lock._locks, lock, lock._request().name
         self._on_elected, self._on_deposed, self._on_error = on_elected, on_deposed, on_error
         #: The kind of error of which on_error was told.
         self._told: type[Exception] | None = None
@@ -366,7 +391,7 @@ class Leader(Local):
     def _wait(self) -> Hold | None:
         """Waits in line without an end; None if it resigned meanwhile."""
         engine = self._locks._engine()
-        request = wanted([self._name], "exclusive", None, self._lease, {})
+        request = self._lock._request()
         self._changed.clear()
         engine.taking.add(request)
         try:
@@ -382,7 +407,7 @@ class Leader(Local):
                 return None
             grant = future.result()
             engine.busy.enter(request.names)
-            return Hold(self._locks, engine, request, grant)
+            return Hold(self._locks, engine, request, grant, **self._lock._terms())
         finally:
             engine.taking.discard(request)
 

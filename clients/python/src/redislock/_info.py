@@ -1,0 +1,68 @@
+"""What a server tells of a lock, of itself, and in which version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .errors import ModuleMissingError
+
+
+@dataclass(frozen=True)
+class Holder:
+    """An owner that holds a lock, by this token."""
+
+    owner: str
+    token: int
+    #: Seconds of the lease that are left, and seconds since the grant.
+    left: float
+    held: float
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """An owner that waits for a lock, since that many seconds."""
+
+    owner: str
+    waited: float
+
+
+@dataclass(frozen=True)
+class Info:
+    """The owners that hold a lock, and those that wait for it."""
+
+    kind: Literal["exclusive", "shared", "limit"]
+    #: How many may hold a semaphore.
+    limit: int | None
+    #: The first ten that hold it, the oldest token first, and how many do.
+    holders: tuple[Holder, ...]
+    holds: int
+    #: The first ten that wait, the next one first, and how many do.
+    queue: tuple[Waiter, ...]
+    waiters: int
+
+    def __str__(self) -> str:
+        owners = ", ".join(holder.owner for holder in self.holders[:3])
+        return f"{owners} for {self.holders[0].held:.0f} s" if owners else "nobody"
+
+
+def info_of(told: Any) -> Info | None:
+    """The reply of LOCK.INFO; None if nobody holds the lock or waits for it."""
+    if not isinstance(told, dict):
+        return None
+    owner = [row[b"owner"].decode(errors="replace") for row in (*told[b"holders"], *told[b"queue"])]
+    holders = tuple(
+        Holder(owner.pop(0), row[b"token"], row[b"lease-left-ms"] / 1000, row[b"held-ms"] / 1000)
+        for row in told[b"holders"]
+    )
+    queue = tuple(Waiter(owner.pop(0), row[b"waited-ms"] / 1000) for row in told[b"queue"])
+    return Info(told[b"kind"].decode(), told[b"limit"], holders, told[b"holds"], queue, told[b"waiters"])
+
+
+def version_of(told: Any, where: str) -> str:
+    """The version of the module, in the reply of HELLO."""
+    for module in told.get(b"modules", []) if isinstance(told, dict) else []:
+        if module.get(b"name") == b"redislock":
+            number = module[b"ver"]
+            return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
+    raise ModuleMissingError(f"the module redislock is not loaded on {where}: start it with 'loadmodule'")
