@@ -52,7 +52,7 @@ def test_closing_with_many_holds_and_a_stopped_server(stopped: Any) -> None:
 
 
 def _waits(locks: redislock.Locks) -> None:
-    with pytest.raises(redislock.ConnectionFailedError):
+    with pytest.raises(redislock.LocksClosedError):
         locks.lock(next(iter(locks._engines[0].core.holds)).name).acquire()
 
 

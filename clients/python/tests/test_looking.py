@@ -119,4 +119,4 @@ def test_a_prefix_stands_before_each_name(client: redis.Redis, caplog: pytest.Lo
         with locks.leader("job") as leader:
             eventually(lambda: leader.hold, "it leads")
             assert client.keys() == ["lock:job"]
-    assert counters.losses == 1 and "lost 'k'" in caplog.text and "lock:" not in caplog.text
+    assert counters.losses == 1 and "lost 'k'" in caplog.text and "lock:k" not in caplog.text
