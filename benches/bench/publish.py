@@ -51,8 +51,9 @@ def put_in(
     """The figures and facts that are shown, with these scenarios of another run in their place."""
     figures = [figure for figure in shown if figure.scenario not in scenarios] + new
     figures.sort(key=lambda figure: SCENARIOS.index(figure.scenario))
-    told = f"{', '.join(scenarios)}: {new_facts['date']}, at {new_facts['commit']}"
-    return figures, facts | {APART: told}
+    told = [one for one in facts.get(APART, "").split("; ") if one and not set(one.split(": ")[0].split(", ")) <= set(scenarios)]
+    told.append(f"{', '.join(scenarios)}: {new_facts['date']}, at {new_facts['commit']}")
+    return figures, facts | {APART: "; ".join(told)}
 
 
 def filled(page: str, figures: list[Figure], facts: dict[str, str]) -> str:

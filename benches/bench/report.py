@@ -22,6 +22,7 @@ SCENARIO_TITLES = {
     "scale": "Scale: an unrelated PING while much happens",
     "others": "The cost to others",
     "clients": "The client libraries",
+    "tool": "A command under a lock",
 }
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from .measure import OURS, Figure
 from .report import number, table
+from .scenarios import tool
 
+WAITING = f"{tool.WAITERS} that wait"
 ALONE = "1 connection, one command at a time, no persistence"
 MANY = "pipelined by 16, no persistence"
 CROWD = "100 contenders, hold 0 ms"
@@ -76,6 +78,16 @@ PANELS = (
             Column("a PING while all their leases end, p99.9, ms", "scale", "1,000,000 leases end within 1 s, 3 rounds", "PING p99.9, ms"),
         ),
         {OURS: "redislock", "SET NX PX": "strings with `PX`", "Redisson's hash": "Redisson's hashes"},
+    ),
+    Panel(
+        "**A command under a lock**, for which 50 others wait",
+        (
+            Column("from the end of one to the start of the next, half of them at most, ms", "tool", WAITING, tool.P50),
+            Column("99 of 100 at most, ms", "tool", WAITING, tool.P99),
+            Column("start-up where nobody waits, ms", "tool", tool.ALONE, tool.START),
+            Column("memory of one that waits, MiB", "tool", WAITING, tool.MEMORY),
+        ),
+        {OURS: "`redislock run`", "flock": "`flock`, on one machine", "etcdctl lock": "`etcdctl lock`"},
     ),
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from .floor import PROMISES, TOKEN
 from .measure import OURS, Figure, Ratio
 from .peers import turns
 from .results import baseline, compared
-from .scenarios import instructions, others
+from .scenarios import instructions, others, tool
 from .subjects import CHEAPEST
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
@@ -131,6 +131,7 @@ TARGETS = [
         lambda f: f.subject == "the bare commands",
         {ELSE: 1.25},
     ),
+    Target("start-up of `redislock run`, ms", "tool", tool.START, lambda f: f.subject == OURS, {ELSE: 15}, is_ratio=False),
 ]
 
 

@@ -191,6 +191,9 @@ def test_scenarios_of_another_run_take_the_place_of_the_same_ones_and_are_named(
     figures, facts = publish.put_in(shown, {"date": "2026-01-01"}, [idle[1]], later, ["others"])
     assert figures == [idle[1], instructions(OURS, 100.0)], "in the order of the scenarios"
     assert facts == {"date": "2026-01-01", publish.APART: "others: 2026-01-02, at abc"}
+    figures, facts = publish.put_in(figures, facts, [], {"date": "2026-01-03", "commit": "def"}, ["tool"])
+    assert facts[publish.APART] == "others: 2026-01-02, at abc; tool: 2026-01-03, at def"
+    assert publish.put_in(figures, facts, idle[:1], later, ["others"])[1][publish.APART] == "tool: 2026-01-03, at def; others: 2026-01-02, at abc"
     page = f"{publish.MARK.format('run')}\n\n{report.head(facts)}\n\n{publish.END}\n"
     assert publish.facts_of(page) == facts
 
