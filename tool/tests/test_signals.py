@@ -202,3 +202,16 @@ def test_closed_terminal_ends_the_command(shared, tool, name):
     eventually(lambda: not is_alive(command) and not is_alive(running))
     os.waitpid(terminal.pid, 0)
     eventually(lambda: not is_held(shared, name))
+
+
+def test_nohup_keeps_the_command_when_its_terminal_is_closed(shared, tool, name):
+    terminal = Terminal({**tool.environment, "TOOL": BINARY, "DIR": str(tool.directory)})
+    script = "echo $$ > $DIR/pid; while [ ! -e $DIR/go ]; do sleep 0.05; done; echo ended > $DIR/end"
+    terminal.type(f"nohup $TOOL run '{name}' sh -c '{script}' > $DIR/out 2>&1 &\n")
+    command = tool.number("pid")
+    os.close(terminal.end)
+    os.waitpid(terminal.pid, 0)
+    time.sleep(0.3)
+    assert is_alive(command) and is_held(shared, name)
+    (tool.directory / "go").touch()
+    eventually(lambda: (tool.directory / "end").exists() and not is_held(shared, name), "it ends by itself")
