@@ -105,7 +105,7 @@ impl From<Error> for Failure {
             Error::LockKindMismatch { .. } | Error::ModuleMissing { .. } | Error::Invalid { .. } => {
                 Code::Config
             }
-            Error::Refused { message, .. } => code_of_reply(message),
+            Error::ServerRefused { message, .. } => code_of_reply(message),
             _ => Code::Unavailable,
         };
         Self { code, message }

@@ -126,13 +126,8 @@ impl Adapter {
             "cancel" => Ok(self.cancel(request)),
             "fence" => {
                 let token = request["token"].as_u64().unwrap_or_default();
-                self.locks()?.fence(text(request, "name"), token).await?;
+                self.locks()?.check_token(text(request, "name"), token).await?;
                 Ok(json!({}))
-            }
-            "held" => {
-                let names = self.locks()?.held_by(text(request, "owner")).await?;
-                let names: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
-                Ok(json!({ "names": names }))
             }
             "lead" => self.lead(request),
             "resign" => {
@@ -177,7 +172,7 @@ impl Adapter {
             _ => builder.server(urls.into_iter().next().unwrap_or_default()),
         };
         if mode != "independent" {
-            features.extend(["held", "fence"]);
+            features.push("fence");
         }
         if let Some(lease) = duration(request, "lease_ms") {
             builder = builder.lease(lease);
@@ -220,7 +215,7 @@ impl Adapter {
             lock = lock.wait(wait);
         }
         if let Some(longest) = duration(request, "longest_ms") {
-            lock = lock.longest(longest);
+            lock = lock.max_hold(longest);
         }
         if let Some(owner) = request["owner"].as_str() {
             lock = lock.owner(owner);

@@ -12,8 +12,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::abandon::Errands;
 use crate::clock::Moment;
+use crate::engine::Settings;
 use crate::error::{Error, Loss};
 use crate::held::{Grant, Held};
+use crate::info::Info;
 use crate::keeper::Keeper;
 use crate::line::{Lines, May, Place};
 use crate::link::{Before, Failure, lock};
@@ -74,7 +76,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(topology: Topology, keeper: Arc<Keeper>, waiting: usize) -> Self {
+    pub(crate) fn new(topology: Topology, keeper: Arc<Keeper>, settings: &Settings) -> Self {
+        let waiting = settings.waiting;
         let lines = Arc::new(Lines::new(waiting));
         let (holders, waiters, told) = (keeper.clone(), lines.clone(), keeper.clone());
         let servers = Servers::new(
@@ -84,6 +87,7 @@ impl Core {
                 holders.changed(&change);
             }),
             Box::new(move |address| told.tell(|hooks| hooks.reconnected(&address.to_string()))),
+            settings.server_timeout,
         );
         let keep = AtomicU64::new(u64::try_from(KEEP.as_millis()).unwrap_or(u64::MAX));
         Self {
@@ -232,7 +236,7 @@ impl Core {
                 sleep(KEEP.min(*left + PAUSE)).await;
                 Ok(())
             }
-            Error::Refused { message } => match longest_wait(message) {
+            Error::ServerRefused { message } => match longest_wait(message) {
                 Some(most) if most < self.keep() => {
                     self.keep.store(u64::try_from(most.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
                     Ok(())
@@ -432,30 +436,26 @@ impl Core {
             command.arg(name);
             let link = timeout(ATTEMPT, self.servers.link(name)).await.ok()?.ok()?;
             let (info, _) = link.call(&command, ATTEMPT).await.ok()?;
-            let holder = field(&info, "holders").and_then(|holders| holders.as_sequence()?.first());
-            if let Some(holder) = holder
-                && let Some(Value::BulkString(owner)) = field(holder, "owner")
-                && let Some(Value::Int(held)) = field(holder, "held-ms")
-            {
-                let held = Duration::from_millis(u64::try_from(*held).unwrap_or_default());
-                return Some(format!("{} for {held:?}", String::from_utf8_lossy(owner)));
+            if let Some(holder) = Info::of(&info).and_then(|info| info.holders.into_iter().next()) {
+                return Some(format!("{} for {:?}", holder.owner, holder.held));
             }
         }
         None
     }
 
-    /// The names of all locks that this owner holds, on all servers.
-    pub(crate) async fn held_by(&self, owner: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let mut command = redis::cmd("LOCK.HELDBY");
-        command.arg(owner);
-        let mut names = Vec::new();
-        for address in self.servers.primaries().await.map_err(|failure| failure.told(None))? {
-            let asked = async { self.servers.link_to(&address).await?.call(&command, ATTEMPT).await };
-            let (reply, _) = asked.await.map_err(|failure| failure.told(Some(&address)))?;
-            let Value::Array(rows) = reply else { continue };
-            names.extend(rows.into_iter().filter_map(held_name));
+    /// Asks for the holders of the lock and its waiters. Only a primary's no counts: see [`fence`](Self::fence).
+    pub(crate) async fn info(&self, name: &[u8]) -> Result<Option<Info>, Error> {
+        let mut command = redis::cmd("LOCK.INFO");
+        command.arg(name);
+        let until = Moment::now() + WAIT_MARGIN;
+        let ask = || self.servers.request(Ask::new(name, &command, until));
+        if let Some(info) = Info::of(&ask().await?.reply) {
+            return Ok(Some(info));
         }
-        Ok(names)
+        match self.servers.request(Ask::new(name, &release_nothing(name), until)).await {
+            Err(error) if !error.is_refusal() => Err(error),
+            _ => Ok(Info::of(&ask().await?.reply)),
+        }
     }
 }
 
@@ -473,27 +473,4 @@ enum Blocked {
     Ended,
     /// The connection did not last.
     Broken,
-}
-
-/// A field of a reply that is a map.
-fn field<'a>(reply: &'a Value, name: &str) -> Option<&'a Value> {
-    let is_it = |key: &Value| match key {
-        Value::BulkString(key) => key == name.as_bytes(),
-        Value::SimpleString(key) => key == name,
-        _ => false,
-    };
-    reply.as_map_iter()?.find(|(key, _)| is_it(key)).map(|(_, value)| value)
-}
-
-/// The name in a row of `LOCK.HELDBY`, if the row is about a hold.
-fn held_name(row: Value) -> Option<Vec<u8>> {
-    let Value::Array(row) = row else { return None };
-    let mut columns = row.into_iter();
-    let (Some(Value::BulkString(name)), Some(state)) = (columns.next(), columns.next()) else { return None };
-    let is_held = match state {
-        Value::BulkString(state) => state == b"held",
-        Value::SimpleString(state) => state == "held",
-        _ => false,
-    };
-    is_held.then_some(name)
 }

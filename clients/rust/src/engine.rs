@@ -14,10 +14,11 @@ use crate::error::{Error, Loss};
 use crate::group;
 use crate::held::{End, Grant, Held};
 use crate::hooks::Hooks;
+use crate::info::Info;
 use crate::keeper::{Busy, Due, Keeper};
-use crate::rules::{FAREWELL, LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, renewal};
+use crate::rules::{FAREWELL, LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, PATIENCE, WAITING, renewal};
 use crate::servers::Topology;
-use crate::wanted::Wanted;
+use crate::wanted::{HOST_LABEL, Wanted};
 
 /// The locks of one client.
 pub(crate) struct Engine {
@@ -26,17 +27,35 @@ pub(crate) struct Engine {
     pub(crate) keeper: Arc<Keeper>,
     /// Connections of which each is known to lead to another one of the independent servers.
     pub(crate) apart: Mutex<Vec<u64>>,
+    pub(crate) settings: Settings,
+}
+
+/// What a program may say of its locks.
+pub(crate) struct Settings {
+    pub(crate) waiting: usize,
+    /// For how long no server may answer, where a wait has no end.
+    pub(crate) server_timeout: Duration,
+    /// The beginning of each owner.
+    pub(crate) label: String,
+    /// What stands before each name.
+    pub(crate) prefix: Vec<u8>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { waiting: WAITING, server_timeout: PATIENCE, label: HOST_LABEL.clone(), prefix: Vec::new() }
+    }
 }
 
 impl Engine {
-    pub(crate) fn new(topologies: Vec<Topology>, hooks: Box<dyn Hooks>, waiting: usize) -> Self {
+    pub(crate) fn new(topologies: Vec<Topology>, hooks: Box<dyn Hooks>, settings: Settings) -> Self {
         let keeper = Arc::new(Keeper::new(hooks));
-        let core = |topology| Arc::new(Core::new(topology, keeper.clone(), waiting));
+        let core = |topology| Arc::new(Core::new(topology, keeper.clone(), &settings));
         let cores = topologies.into_iter().map(core).collect();
-        Self { cores, keeper: keeper.clone(), apart: Mutex::default() }
+        Self { cores, keeper: keeper.clone(), apart: Mutex::default(), settings }
     }
 
-    fn is_group(&self) -> bool {
+    pub(crate) fn is_group(&self) -> bool {
         self.cores.len() > 1
     }
 
@@ -143,7 +162,7 @@ impl Engine {
     fn handle(self: &Arc<Self>, due: Due) {
         let Due { held, is_over, renew, look } = due;
         if is_over {
-            self.lose(&held, Loss::Deadline);
+            self.lose(&held, held.expiry());
             return;
         }
         if renew {
@@ -167,11 +186,15 @@ impl Engine {
         if held.end().is_some() {
             return Ok(()); // while it waited for another renewal
         }
-        let (lease, by_itself) = (lease.unwrap_or_else(|| held.renewed_lease()), lease.is_none());
-        let Some(until) = held.ask_until(lease, by_itself) else {
-            let text = format!("lease must be {:?} or less, not {lease:?}", held.longest_left());
-            return Err(Error::invalid(format!("{text}: `longest` and the first lease bound this hold")));
+        let left = held.longest_left();
+        if let Some(lease) = lease.filter(|lease| *lease > left) {
+            let text = format!("lease must be {left:?} or less, not {lease:?}: max_hold bounds this hold");
+            return Err(Error::invalid(text));
+        }
+        let Some(lease) = lease.or_else(|| held.renewed_lease()) else {
+            return Ok(()); // the hold is about to be over
         };
+        let until = held.ask_until(lease);
         held.may_count_from(Moment::now(), lease);
         let until = until.min(held.deadline());
         self.keeper.refile(held);
@@ -222,7 +245,7 @@ impl Engine {
                 return end;
             }
             if held.deadline().left().is_zero() {
-                self.lose(held, Loss::Deadline);
+                self.lose(held, held.expiry());
             }
         }
         held.until_end().await
@@ -324,9 +347,12 @@ impl Engine {
         }
     }
 
-    pub(crate) async fn held_by(self: &Arc<Self>, owner: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    pub(crate) async fn info(self: &Arc<Self>, name: &[u8]) -> Result<Option<Info>, Error> {
         self.enter_open()?;
-        if self.is_group() { group::held_by(self, owner).await } else { self.cores[0].held_by(owner).await }
+        if self.is_group() {
+            return Err(Error::invalid("info is not for independent servers: each has its own"));
+        }
+        self.cores[0].info(name).await
     }
 }
 

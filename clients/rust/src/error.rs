@@ -22,6 +22,8 @@ pub enum Loss {
     Push,
     /// It was over already when its holder gave it up.
     Release,
+    /// It has lasted for as long as [`max_hold`](crate::Lock::max_hold) lets it.
+    MaxHold,
     /// Its [`Locks`](crate::Locks) were closed.
     Close,
 }
@@ -34,17 +36,19 @@ impl Loss {
             Self::Renewal => "the server did not renew it",
             Self::Push => "the server reported that it ended",
             Self::Release => "it had ended before its release",
+            Self::MaxHold => "its longest hold (max_hold) is over",
             Self::Close => "its Locks were closed",
         }
     }
 
-    /// A word for it: `deadline`, `renewal`, `push`, `release` or `close`.
+    /// A word for it: `deadline`, `renewal`, `push`, `release`, `max_hold` or `close`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deadline => "deadline",
             Self::Renewal => "renewal",
             Self::Push => "push",
             Self::Release => "release",
+            Self::MaxHold => "max_hold",
             Self::Close => "close",
         }
     }
@@ -112,6 +116,12 @@ pub enum Error {
         /// What the server said.
         message: String,
     },
+    /// The owner holds the lock in another mode already: release it first, then ask.
+    #[non_exhaustive]
+    AlreadyHeld {
+        /// What the server said.
+        message: String,
+    },
     /// Too many wait already.
     #[non_exhaustive]
     QueueFull {
@@ -154,7 +164,7 @@ pub enum Error {
     Closed,
     /// The server refused the request, for a reason that has no variant of its own.
     #[non_exhaustive]
-    Refused {
+    ServerRefused {
         /// What the server said.
         message: String,
     },
@@ -182,10 +192,11 @@ impl Error {
             Self::Deadlock { .. }
                 | Self::Fenced { .. }
                 | Self::LockKindMismatch { .. }
+                | Self::AlreadyHeld { .. }
                 | Self::QueueFull { .. }
                 | Self::Quarantine { .. }
                 | Self::LoginRefused { .. }
-                | Self::Refused { .. }
+                | Self::ServerRefused { .. }
         )
     }
 
@@ -196,6 +207,7 @@ impl Error {
         match code {
             "DEADLOCK" => Self::Deadlock { cycle: cycle(rest), message },
             "LOCKKIND" => Self::LockKindMismatch { message },
+            "LOCKHELD" => Self::AlreadyHeld { message },
             "LOCKQUEUE" => Self::QueueFull { message },
             "NOREPLICAS" => Self::NotConfirmed { message },
             "QUARANTINE" => {
@@ -210,7 +222,7 @@ impl Error {
                     message.split(", with args").next().unwrap_or_default()
                 ),
             },
-            "MOVED" => Self::Refused {
+            "MOVED" => Self::ServerRefused {
                 message: format!(
                     "{message}: this server is a node of a cluster: Locks::builder().cluster([..])"
                 ),
@@ -221,13 +233,13 @@ impl Error {
                           redis://:password@host:port"
                     .to_owned(),
             },
-            _ => Self::Refused { message },
+            _ => Self::ServerRefused { message },
         }
     }
 
     /// Translates an error of a request with this lease: the server says in other words which leases are too long.
     pub(crate) fn of_lease(self, lease: Duration) -> Self {
-        let Self::Refused { message } = &self else { return self };
+        let Self::ServerRefused { message } = &self else { return self };
         let Some(most) = longest_lease(message) else { return self };
         // The error does not tell which of the two it is.
         let bound =
@@ -250,7 +262,7 @@ impl Error {
 
     /// Whether another value was written over the lock, and so nobody holds it.
     pub(crate) fn is_overwritten(&self) -> bool {
-        matches!(self, Self::Refused { message } if message.starts_with("WRONGTYPE"))
+        matches!(self, Self::ServerRefused { message } if message.starts_with("WRONGTYPE"))
     }
 
     /// Whether the server refused it: another request would be answered likewise.
@@ -286,12 +298,13 @@ impl fmt::Display for Error {
             Self::Closed => f.write_str("these locks were closed"),
             Self::Deadlock { message, .. }
             | Self::LockKindMismatch { message }
+            | Self::AlreadyHeld { message }
             | Self::QueueFull { message }
             | Self::NotConfirmed { message }
             | Self::ModuleMissing { message }
             | Self::LoginRefused { message }
             | Self::ConnectionFailed { message, .. }
-            | Self::Refused { message }
+            | Self::ServerRefused { message }
             | Self::Invalid { message } => f.write_str(message),
         }
     }

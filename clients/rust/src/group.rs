@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::held::{Grant, Held};
 use crate::link::lock;
 use crate::request::{Answer, Ask};
-use crate::rules::{BACK_OFF, PATIENCE, each, majority, sure};
+use crate::rules::{BACK_OFF, each, majority, sure};
 use crate::wanted::{Kind, Line, Wanted};
 
 type Reply = Result<Value, Error>;
@@ -103,7 +103,7 @@ pub(crate) async fn acquire(
     let (servers, mut reached) = (engine.cores.len(), Moment::now());
     for number in 0_u64.. {
         let asked = Moment::now();
-        let (grant, replies) = attempt(engine, Arc::new(wanted.anew())).await?;
+        let (grant, replies) = attempt(engine, Arc::new(wanted.anew(&engine.settings.label))).await?;
         if grant.is_some() {
             return Ok(grant);
         }
@@ -117,7 +117,7 @@ pub(crate) async fn acquire(
         if engine.cores.iter().zip(&replies).filter(may_grant).count() >= majority(servers) {
             reached = Moment::now();
         }
-        let is_unheard = patience.wait.is_none() && reached.age() > PATIENCE;
+        let is_unheard = patience.wait.is_none() && reached.age() > engine.settings.server_timeout;
         if patience.is_over() || is_unheard {
             // A majority has answered, and somebody else has the lock.
             return if most_answered(&replies) { Ok(None) } else { Err(too_few(&replies)) };
@@ -285,16 +285,4 @@ pub(crate) async fn fence(engine: &Engine, name: &[u8], token: i64) -> Result<bo
     } else {
         Err(too_few(&said))
     }
-}
-
-/// The names of all locks that this owner holds, on any of the servers.
-pub(crate) async fn held_by(engine: &Engine, owner: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-    let said = join_all(engine.cores.iter().map(|core| core.held_by(owner))).await;
-    if !most_answered(&said) {
-        return Err(too_few(&said));
-    }
-    let mut names: Vec<_> = said.into_iter().filter_map(Result::ok).flatten().collect();
-    names.sort();
-    names.dedup();
-    Ok(names)
 }

@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::error::{Cause, Error, Loss};
 use crate::link::{lock, next_number};
 use crate::rules::{STRAY, WATCH_AFTER, renewal, sure};
-use crate::wanted::Wanted;
+use crate::wanted::{SHORTEST_LEASE, Wanted};
 
 /// What was had: the token, and when the request that got it was sent.
 #[derive(Debug)]
@@ -60,8 +60,7 @@ pub(crate) struct Held {
     pub(crate) token: i64,
     pub(crate) granted_at: Moment,
     renews: bool,
-    /// When the last renewal may be asked for, and when the hold ends at the latest.
-    longest_at: Moment,
+    /// When the hold ends at the latest.
     over_at: Moment,
     /// Whether its holder has learned of its loss, and whether it was given up after that.
     is_told: AtomicBool,
@@ -74,18 +73,17 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn new(grant: Grant, renews: bool, longest: Option<Duration>) -> Self {
+    pub(crate) fn new(grant: Grant, renews: bool, max_hold: Option<Duration>) -> Self {
         let (lease, granted_at) = (grant.wanted.lease, Moment::now());
         let (deadline, renew_at, watch_at) = (Moment::NEVER, Moment::NEVER, granted_at + WATCH_AFTER);
-        let longest_at = longest.map_or(Moment::NEVER, |longest| grant.sent + longest);
+        let over_at = max_hold.map_or(Moment::NEVER, |most| grant.sent + most);
         let held = Self {
             id: next_number(),
             wanted: grant.wanted,
             token: grant.token,
             granted_at,
             renews,
-            longest_at,
-            over_at: longest_at + lease,
+            over_at,
             is_told: AtomicBool::default(),
             is_given_up: AtomicBool::default(),
             times: Mutex::new(Times {
@@ -118,8 +116,10 @@ impl Held {
         let surely = times.stray.map_or(lease, |(stray, _)| lease.min(stray));
         let due = sent + renewal(surely);
         times.lease = lease;
-        times.deadline = sent + sure(surely);
-        times.renew_at = if self.renews && due < self.longest_at { due } else { Moment::NEVER };
+        times.deadline = (sent + sure(surely)).min(self.over_at);
+        // The last lease reaches to the end of the longest hold.
+        let is_last = self.is_last(&times);
+        times.renew_at = if self.renews && !is_last { due } else { Moment::NEVER };
         let (failures, _) = (mem::take(&mut times.failures), times.cause.take());
         drop(times);
         if failures > 0 {
@@ -149,25 +149,36 @@ impl Held {
         self.times().lease
     }
 
-    /// The lease that a renewal asks for by itself. Once the longest hold is bounded, no more than the first one.
-    pub(crate) fn renewed_lease(&self) -> Duration {
-        let lease = self.lease();
-        if self.over_at == Moment::NEVER { lease } else { lease.min(self.wanted.lease) }
+    /// Whether the deadline is that of the longest hold.
+    fn is_last(&self, times: &Times) -> bool {
+        let margin = times.lease - sure(times.lease) + Duration::from_millis(1);
+        self.over_at != Moment::NEVER && times.deadline + margin >= self.over_at
     }
 
-    /// Until when a renewal for this lease may be asked for; `None` if the hold would end too late.
-    pub(crate) fn ask_until(&self, lease: Duration, by_itself: bool) -> Option<Moment> {
+    /// The lease that a renewal asks for by itself: the last one is cut to what is left. `None`: there is no time for one.
+    pub(crate) fn renewed_lease(&self) -> Option<Duration> {
+        let lease =
+            if self.over_at == Moment::NEVER { self.lease() } else { self.wanted.lease.max(self.lease()) };
+        Some(lease.min(self.longest_left())).filter(|lease| *lease >= SHORTEST_LEASE)
+    }
+
+    /// Until when a renewal for this lease may be asked for: a later one could end too late.
+    pub(crate) fn ask_until(&self, lease: Duration) -> Moment {
         if self.over_at == Moment::NEVER {
-            return Some(self.deadline());
+            return self.deadline();
         }
-        let until = Moment::now() + self.over_at.left().checked_sub(lease)?;
-        let last = if by_itself { self.longest_at } else { Moment::NEVER };
-        Some(self.deadline().min(until).min(last))
+        let spare = self.longest_left().saturating_sub(lease);
+        self.deadline().min(Moment::now() + spare.max(lease / 2))
     }
 
     /// For how long it may still last at most.
     pub(crate) fn longest_left(&self) -> Duration {
-        self.over_at.left()
+        if self.over_at == Moment::NEVER { Duration::MAX } else { self.over_at.left() }
+    }
+
+    /// What its end by its deadline is: the longest hold is over, or no renewal has succeeded in time.
+    pub(crate) fn expiry(&self) -> Loss {
+        if self.is_last(&self.times()) { Loss::MaxHold } else { Loss::Deadline }
     }
 
     /// Why the last renewal failed.
@@ -205,7 +216,7 @@ impl Held {
 
     /// Notes when a renewal that has failed is tried again.
     pub(crate) fn renew_again_at(&self, at: Moment) {
-        if self.renews && at < self.longest_at {
+        if self.renews && at + SHORTEST_LEASE <= self.over_at {
             self.times().renew_at = at;
         }
     }

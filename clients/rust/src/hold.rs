@@ -44,7 +44,7 @@ impl Hold {
     /// Why the hold was lost; `None` if it was not.
     pub fn loss(&self) -> Option<Loss> {
         if self.held.end().is_none() && self.held.deadline().left().is_zero() {
-            self.engine.lose(&self.held, Loss::Deadline);
+            self.engine.lose(&self.held, self.held.expiry());
         }
         match self.held.end() {
             Some(End::Lost(reason)) => {
@@ -100,7 +100,7 @@ impl Hold {
 
     /// Begins a lease of `lease` now; later renewals ask for `lease`, too. The shortest is 100 ms. The longest is the
     /// server's `redislock.max-lease` (an hour), or its `redislock.quarantine` if that is set and shorter. No lease goes
-    /// beyond [`longest`](crate::Lock::longest) and the first lease after it.
+    /// beyond [`max_hold`](crate::Lock::max_hold).
     ///
     /// # Errors
     ///

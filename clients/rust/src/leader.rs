@@ -218,7 +218,7 @@ impl Leader {
     ///
     /// # Errors
     ///
-    /// What the server refused in its latest attempt, as [`Error::ModuleMissing`] and [`Error::Refused`] by a wrong
+    /// What the server refused in its latest attempt, as [`Error::ModuleMissing`] and [`Error::ServerRefused`] by a wrong
     /// password: it goes on to stand, but that is unlikely to pass by itself. It waits while no server answers.
     /// [`Error::Closed`] after the [`Locks`](crate::Locks) were closed, and [`Error::Invalid`] after a panic in a
     /// callback.

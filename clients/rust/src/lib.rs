@@ -32,6 +32,7 @@ mod group;
 mod held;
 mod hold;
 pub mod hooks;
+mod info;
 mod keeper;
 mod leader;
 mod line;
@@ -45,6 +46,7 @@ mod wanted;
 
 pub use crate::error::{Cause, Error, Loss, Wait};
 pub use crate::hold::{Guard, Hold};
+pub use crate::info::{Holder, Info, Waiter};
 pub use crate::leader::{Candidate, Leader};
 pub use crate::lock::Lock;
 pub use crate::locks::{Builder, Locks};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::engine::Engine;
+use crate::engine::{Engine, Settings};
 use crate::error::Error;
 use crate::held::Held;
 use crate::hold::{Guard, Hold};
-use crate::wanted::{Kind, Wanted, new_owner};
+use crate::wanted::{Kind, SHORTEST_LEASE, Wanted, check_lease, listed, new_owner};
 
 /// A lock, or several, and how it is to be taken. Taking it does not use it up: each
 /// [`acquire`](Self::acquire) is a request of its own.
@@ -23,13 +23,13 @@ pub struct Lock {
     lease: Duration,
     wait: Option<Duration>,
     renews: bool,
-    longest: Option<Duration>,
+    max_hold: Option<Duration>,
     owner: Option<Vec<u8>>,
 }
 
 impl Lock {
     pub(crate) fn new(engine: Arc<Engine>, names: Vec<Vec<u8>>, kind: Kind, lease: Duration) -> Self {
-        Self { engine, names, kind, lease, wait: None, renews: true, longest: None, owner: None }
+        Self { engine, names, kind, lease, wait: None, renews: true, max_hold: None, owner: None }
     }
 
     /// How long the server holds the lock unless it is renewed: 100 ms or more. The longest is its `redislock.max-lease` (an
@@ -51,14 +51,14 @@ impl Lock {
         self
     }
 
-    /// For how long the hold may be renewed, more than 0: it ends at most one lease later, also where
-    /// [`extend`](crate::Hold::extend) was called. To hold for 60 s at most, take a lease of 10 s, and 50 s here.
-    pub fn longest(mut self, longest: Duration) -> Self {
-        self.longest = Some(longest);
+    /// How long the hold lasts at most, 100 ms or more. It counts from before the request that was granted, and the last
+    /// lease is cut to it. Then the hold is lost ([`Loss::MaxHold`](crate::Loss::MaxHold)). Default: without end.
+    pub fn max_hold(mut self, most: Duration) -> Self {
+        self.max_hold = Some(most);
         self
     }
 
-    /// The owner that holds, in place of `host:pid:uuid`: 1 to 256 bytes, and not `*`.
+    /// The owner that holds, in place of the label and a UUID: 1 to 256 bytes, and not `*`.
     ///
     /// Requests of the same owner are one and the same for the server, so use it for one task. The task then never waits
     /// for itself, and the server sees its deadlocks with others. But two guards of one owner and one lock are one hold, and
@@ -69,11 +69,14 @@ impl Lock {
     }
 
     fn wanted(&self) -> Result<Wanted, Error> {
-        if self.longest == Some(Duration::ZERO) {
-            return Err(Error::invalid("longest must be more than 0s: use renew(false) for a single lease"));
+        check_lease(self.lease)?;
+        if let Some(most) = self.max_hold.filter(|most| *most < SHORTEST_LEASE) {
+            return Err(Error::invalid(format!("max_hold must be {SHORTEST_LEASE:?} or more, not {most:?}")));
         }
-        let owner = self.owner.clone().unwrap_or_else(new_owner);
-        Wanted::new(self.names.clone(), self.kind, self.lease, owner)
+        let lease = self.lease.min(self.max_hold.unwrap_or(self.lease));
+        let Settings { label, prefix, .. } = &self.engine.settings;
+        let owner = self.owner.clone().unwrap_or_else(|| new_owner(label));
+        Wanted::new(self.names.clone(), prefix.len(), self.kind, lease, owner)
     }
 
     /// Refuses what could never be taken, and what is not called in a runtime.
@@ -84,8 +87,7 @@ impl Lock {
 
     /// The names, for people.
     pub(crate) fn label(&self) -> String {
-        let names: Vec<_> = self.names.iter().map(|name| String::from_utf8_lossy(name)).collect();
-        names.join(", ")
+        listed(&self.names, self.engine.settings.prefix.len())
     }
 
     /// Takes the lock. If the future is dropped before it is done, nothing is held, and nobody waits.
@@ -104,7 +106,7 @@ impl Lock {
         let keeper = &self.engine.keeper;
         // Until the hold is kept: one that closes the locks meanwhile has to find it.
         let _acquiring = keeper.acquiring();
-        let name = String::from_utf8_lossy(&self.names[0]);
+        let name = listed(&self.names[..1], self.engine.settings.prefix.len());
         let granted = self.engine.acquire(wanted, self.wait).await.inspect_err(|error| {
             if matches!(error, Error::LockTimeout { .. }) {
                 keeper.tell(|hooks| hooks.timed_out(&name, began.age()));
@@ -112,9 +114,21 @@ impl Lock {
         });
         let grant = granted.map_err(|error| error.of_lease(self.lease))?;
         keeper.tell(|hooks| hooks.granted(&name, began.age()));
-        let guard = Guard::new(self.engine.clone(), Held::new(grant, self.renews, self.longest));
+        let guard = Guard::new(self.engine.clone(), Held::new(grant, self.renews, self.max_hold));
         guard.check()?; // the reply may have taken as long as the lease, and no time is left
         Ok(guard)
+    }
+
+    /// Takes the lock if it is free now; `None` if the server says that it is not. Nothing is left in the queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire`](Self::acquire) but for [`Error::LockTimeout`].
+    pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
+        match self.clone().wait(Duration::ZERO).acquire().await {
+            Err(Error::LockTimeout { .. }) => Ok(None),
+            acquired => acquired.map(Some),
+        }
     }
 
     /// Takes the lock, does this work with it, and gives it up. When the lock is lost, the work is dropped, and this ends
@@ -137,9 +151,8 @@ impl Lock {
 
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.names.iter().map(|name| String::from_utf8_lossy(name)).collect();
         f.debug_struct("Lock")
-            .field("names", &names)
+            .field("names", &self.label())
             .field("lease", &self.lease)
             .field("wait", &self.wait)
             .finish()

@@ -7,15 +7,16 @@ use std::time::Duration;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo};
 use tokio::sync::Semaphore;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Settings};
 use crate::error::Error;
 use crate::hooks::{Hooks, NoHooks};
+use crate::info::Info;
 use crate::leader::Candidate;
 use crate::link::address_of;
 use crate::lock::Lock;
-use crate::rules::{LEASE, WAITING};
+use crate::rules::LEASE;
 use crate::servers::Topology;
-use crate::wanted::{Kind, check_lease, check_name, check_owner};
+use crate::wanted::{Kind, check_label, check_lease, check_name};
 
 /// Tokens stay below what a double can count.
 const HIGHEST_TOKEN: i64 = (1 << 53) - 1;
@@ -47,17 +48,22 @@ impl Locks {
             servers: Err(Error::invalid("name the servers: by server, sentinel, cluster or independent")),
             primary: None,
             lease: LEASE,
-            waiting: WAITING,
+            settings: Settings::default(),
             hooks: Box::new(NoHooks),
         }
     }
 
-    fn make(&self, names: Vec<Vec<u8>>, kind: Kind) -> Lock {
+    fn make<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>, kind: Kind) -> Lock {
+        let names = names.into_iter().map(|name| self.key(name.as_ref())).collect();
         Lock::new(self.engine.clone(), names, kind, self.lease)
     }
 
     fn one(&self, name: impl AsRef<[u8]>, kind: Kind) -> Lock {
-        self.make(vec![name.as_ref().to_vec()], kind)
+        self.make([name], kind)
+    }
+
+    fn key(&self, name: &[u8]) -> Vec<u8> {
+        [&self.engine.settings.prefix, name].concat()
     }
 
     /// A lock that one owner holds alone.
@@ -84,12 +90,12 @@ impl Locks {
     /// All of these locks or none, with one token: 1 to 64 names, each once. In a cluster their names must be in one
     /// slot: use a hash tag, as `{account}:1`.
     pub fn many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
-        self.make(names.into_iter().map(|name| name.as_ref().to_vec()).collect(), Kind::Exclusive)
+        self.make(names, Kind::Exclusive)
     }
 
     /// All of these locks or none, shared with other readers.
     pub fn read_many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
-        self.make(names.into_iter().map(|name| name.as_ref().to_vec()).collect(), Kind::Shared)
+        self.make(names, Kind::Shared)
     }
 
     /// A candidate for an election: the holder of the lock leads.
@@ -99,23 +105,27 @@ impl Locks {
 
     /// Checks a token: [`Error::Fenced`] if it is not that of a live hold of this lock. With independent servers a
     /// majority decides; [`Error::ConnectionFailed`] if too few of them answer to be sure.
-    pub async fn fence(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), Error> {
+    pub async fn check_token(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), Error> {
         let name = name.as_ref();
         check_name(name)?;
         // No server has ever given another one, and it refuses to be asked about it.
         let is_live = match i64::try_from(token) {
-            Ok(token @ 1..=HIGHEST_TOKEN) => self.engine.fence(name, token).await?,
+            Ok(token @ 1..=HIGHEST_TOKEN) => self.engine.fence(&self.key(name), token).await?,
             _ => false,
         };
         let label = || String::from_utf8_lossy(name).into_owned();
         if is_live { Ok(()) } else { Err(Error::Fenced { name: label(), token }) }
     }
 
-    /// The names of all locks that this owner holds, on all servers. An error if any server does not answer; with
-    /// independent servers, if a majority does not.
-    pub async fn held_by(&self, owner: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>, Error> {
-        check_owner(owner.as_ref())?;
-        self.engine.held_by(owner.as_ref()).await
+    /// Asks for the holders of this lock and its waiters; `None` if there are none. Not for independent servers.
+    pub async fn info(&self, name: impl AsRef<[u8]>) -> Result<Option<Info>, Error> {
+        check_name(name.as_ref())?;
+        self.engine.info(&self.key(name.as_ref())).await
+    }
+
+    /// Asks whether a server answers that has the module, of independent servers a majority.
+    pub async fn ping(&self) -> Result<(), Error> {
+        self.engine.fence(&self.key(b"redislock:ping"), 1).await.map(drop)
     }
 
     /// Gives up all that is held and waited for, also through clones of this, and closes all connections. What was still
@@ -134,7 +144,7 @@ impl Locks {
 impl From<Client> for Locks {
     fn from(client: Client) -> Self {
         let servers = vec![Topology::Single(client.get_connection_info().clone())];
-        Self { engine: Arc::new(Engine::new(servers, Box::new(NoHooks), WAITING)), lease: LEASE }
+        Self { engine: Arc::new(Engine::new(servers, Box::new(NoHooks), Settings::default())), lease: LEASE }
     }
 }
 
@@ -150,7 +160,7 @@ pub struct Builder {
     servers: Result<Vec<Topology>, Error>,
     primary: Option<ConnectionInfo>,
     lease: Duration,
-    waiting: usize,
+    settings: Settings,
     hooks: Box<dyn Hooks>,
 }
 
@@ -226,7 +236,25 @@ impl Builder {
     /// How many waiters of this process stand in the server's queue of a lock, while the others stand behind them in
     /// the process. It is also the most connections that wait for several locks at once. 1 or more; default: 16.
     pub fn waiting(mut self, waiting: usize) -> Self {
-        self.waiting = waiting;
+        self.settings.waiting = waiting;
+        self
+    }
+
+    /// The holder's name for operators: 1 to 200 bytes, `host:pid` by default. The owner of each hold is the label and a UUID.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.settings.label = label.into();
+        self
+    }
+
+    /// What stands before each name on the server; nothing by default. [`Hold::name`](crate::Hold::name) is without it.
+    pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
+        self.settings.prefix = prefix.as_ref().to_vec();
+        self
+    }
+
+    /// For how long no server may answer until a wait without an end fails: 10 s by default.
+    pub fn server_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.server_timeout = timeout;
         self
     }
 
@@ -252,11 +280,15 @@ impl Builder {
             (None, _) => {}
         }
         check_lease(self.lease)?;
-        if !(1..=Semaphore::MAX_PERMITS).contains(&self.waiting) {
-            let (most, number) = (Semaphore::MAX_PERMITS, self.waiting);
+        if !(1..=Semaphore::MAX_PERMITS).contains(&self.settings.waiting) {
+            let (most, number) = (Semaphore::MAX_PERMITS, self.settings.waiting);
             return Err(Error::invalid(format!("waiting must be from 1 to {most}, not {number}")));
         }
-        Ok(Locks { engine: Arc::new(Engine::new(servers, self.hooks, self.waiting)), lease: self.lease })
+        check_label(&self.settings.label)?;
+        if self.settings.server_timeout.is_zero() {
+            return Err(Error::invalid("server_timeout must be more than 0s"));
+        }
+        Ok(Locks { engine: Arc::new(Engine::new(servers, self.hooks, self.settings)), lease: self.lease })
     }
 }
 
@@ -264,7 +296,7 @@ impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("lease", &self.lease)
-            .field("waiting", &self.waiting)
+            .field("waiting", &self.settings.waiting)
             .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::link::{Address, Before, Failure, Link, Request};
-use crate::rules::{ATTEMPT, KEEP, LONGEST_PAUSE, LONGEST_RECONNECT, PATIENCE, PAUSE, Step, judge};
+use crate::rules::{ATTEMPT, KEEP, LONGEST_PAUSE, LONGEST_RECONNECT, PAUSE, Step, judge};
 use crate::servers::Servers;
 use crate::wanted::Wanted;
 
@@ -64,7 +64,8 @@ impl<'a> Ask<'a> {
 impl Servers {
     /// How much time is left for a request that began then. One without an end has as long as servers reply at all.
     fn left(&self, ask: &Ask<'_>, began: Moment) -> Duration {
-        let until = if ask.until == Moment::NEVER { began.max(self.heard()) + PATIENCE } else { ask.until };
+        let until =
+            if ask.until == Moment::NEVER { began.max(self.heard()) + self.timeout } else { ask.until };
         until.left()
     }
 

@@ -96,13 +96,20 @@ pub(crate) struct Servers {
     pub(crate) refuses: AtomicBool,
     on_change: OnChange,
     pub(crate) on_reconnect: OnReconnect,
+    /// For how long no server may answer, where a wait has no end.
+    pub(crate) timeout: Duration,
 }
 
 /// What is told of a server that serves again over a new connection.
 pub(crate) type OnReconnect = Box<dyn Fn(&Address) + Send + Sync>;
 
 impl Servers {
-    pub(crate) fn new(topology: Topology, on_change: OnChange, on_reconnect: OnReconnect) -> Self {
+    pub(crate) fn new(
+        topology: Topology,
+        on_change: OnChange,
+        on_reconnect: OnReconnect,
+        timeout: Duration,
+    ) -> Self {
         let mut known = Known::default();
         match &topology {
             Topology::Single(info) => known.primary = Some(address_of(info)),
@@ -118,6 +125,7 @@ impl Servers {
             refuses: AtomicBool::default(),
             on_change,
             on_reconnect,
+            timeout,
         }
     }
 
@@ -142,20 +150,6 @@ impl Servers {
             Topology::Cluster(_) => known.slots.get(&slot(name)),
             _ => known.primary.as_ref(),
         }
-    }
-
-    /// All servers that grant locks.
-    pub(crate) async fn primaries(&self) -> Result<Vec<Address>, Failure> {
-        let is_cluster = matches!(self.topology, Topology::Cluster(_));
-        if is_cluster || self.known().primary.is_none() {
-            self.find().await.map_err(unknown)?;
-        }
-        let known = self.known();
-        let mut found: Vec<_> = if is_cluster { known.slots.values().cloned().collect() } else { Vec::new() };
-        found.extend(known.primary.clone());
-        found.sort();
-        found.dedup();
-        Ok(found)
     }
 
     /// Notes that this server may be the primary no more.

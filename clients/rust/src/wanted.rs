@@ -24,13 +24,28 @@ const MOST_NAMES: usize = 64;
 /// and how many holders of a semaphore.
 const HIGHEST_LIMIT: u32 = 1_000_000;
 
-static HOST: LazyLock<String> =
-    LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
+/// The longest label: an owner is a label and a UUID.
+const LONGEST_LABEL: usize = 200;
 
-/// An owner that nobody had before, and that tells an operator who it is.
-pub(crate) fn new_owner() -> Vec<u8> {
-    let owner = format!("{}:{}:{}", *HOST, process::id(), Uuid::new_v4()).into_bytes();
-    owner[owner.len().saturating_sub(LONGEST_OWNER)..].to_vec()
+/// What tells an operator whose an owner is, unless the program says so itself: host and process.
+pub(crate) static HOST_LABEL: LazyLock<String> = LazyLock::new(|| {
+    let host: String = rustix::system::uname().nodename().to_string_lossy().chars().take(64).collect();
+    // 64 characters may be 256 bytes.
+    let host = if host.len() > LONGEST_LABEL / 2 { "host" } else { &host };
+    format!("{host}:{}", process::id())
+});
+
+/// An owner that nobody had before.
+pub(crate) fn new_owner(label: &str) -> Vec<u8> {
+    format!("{label}:{}", Uuid::new_v4()).into_bytes()
+}
+
+/// Refuses a label that makes no owner.
+pub(crate) fn check_label(label: &str) -> Result<(), Error> {
+    if (1..=LONGEST_LABEL).contains(&label.len()) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("label must be from 1 to {LONGEST_LABEL} bytes long, not {}", label.len())))
 }
 
 /// Refuses a lease that is too short to be renewed.
@@ -84,7 +99,10 @@ pub(crate) enum Line {
 /// What one acquire asks for, with an owner of its own.
 #[derive(Debug)]
 pub(crate) struct Wanted {
+    /// With what stands before each.
     pub(crate) names: Vec<Vec<u8>>,
+    /// How many bytes stand before each name.
+    pub(crate) prefix: usize,
     pub(crate) kind: Kind,
     pub(crate) lease: Duration,
     pub(crate) owner: Vec<u8>,
@@ -100,6 +118,7 @@ impl Wanted {
     /// Refuses what no server would take.
     pub(crate) fn new(
         names: Vec<Vec<u8>>,
+        prefix: usize,
         kind: Kind,
         lease: Duration,
         owner: Vec<u8>,
@@ -107,10 +126,10 @@ impl Wanted {
         if !(1..=MOST_NAMES).contains(&names.len()) {
             return Err(Error::invalid(format!("many takes 1 to {MOST_NAMES} names, not {}", names.len())));
         }
-        names.iter().try_for_each(|name| check_name(name))?;
+        names.iter().try_for_each(|name| check_name(&name[prefix..]))?;
         let mut seen = HashSet::new();
         if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
-            let name = String::from_utf8_lossy(twice);
+            let name = String::from_utf8_lossy(&twice[prefix..]);
             return Err(Error::invalid(format!("many takes each name once, and {name} is named twice")));
         }
         check_lease(lease)?;
@@ -125,17 +144,17 @@ impl Wanted {
             }
             _ => {}
         }
-        Ok(Self::of(names, kind, lease, owner))
+        Ok(Self::of(names, prefix, kind, lease, owner))
     }
 
     /// A request for the same locks with another owner.
-    pub(crate) fn anew(&self) -> Self {
-        Self::of(self.names.clone(), self.kind, self.lease, new_owner())
+    pub(crate) fn anew(&self, label: &str) -> Self {
+        Self::of(self.names.clone(), self.prefix, self.kind, self.lease, new_owner(label))
     }
 
-    fn of(names: Vec<Vec<u8>>, kind: Kind, lease: Duration, owner: Vec<u8>) -> Self {
+    fn of(names: Vec<Vec<u8>>, prefix: usize, kind: Kind, lease: Duration, owner: Vec<u8>) -> Self {
         let [doubtful, grantable, sent] = <[AtomicBool; 3]>::default();
-        Self { names, kind, lease, owner, doubtful, grantable, sent }
+        Self { names, prefix, kind, lease, owner, doubtful, grantable, sent }
     }
 
     /// The first name, by which the server is found.
@@ -145,13 +164,12 @@ impl Wanted {
 
     /// The names, for people.
     pub(crate) fn label(&self) -> String {
-        let names: Vec<_> = self.names.iter().map(|name| String::from_utf8_lossy(name)).collect();
-        names.join(", ")
+        listed(&self.names, self.prefix)
     }
 
     /// The first name, for hooks.
     pub(crate) fn short(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(self.name())
+        String::from_utf8_lossy(&self.name()[self.prefix..])
     }
 
     pub(crate) fn is_doubtful(&self) -> bool {
@@ -232,6 +250,12 @@ impl Wanted {
     }
 }
 
+/// Names for people, without the bytes that stand before each.
+pub(crate) fn listed(names: &[Vec<u8>], prefix: usize) -> String {
+    let names: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(&name[prefix..])).collect();
+    names.join(", ")
+}
+
 /// Asks whether the token is live; on a connection that is told, the server tells of the next change, too.
 pub(crate) fn fence(name: &[u8], token: Option<i64>) -> Cmd {
     let mut command = redis::cmd("LOCK.FENCE");
@@ -242,7 +266,7 @@ pub(crate) fn fence(name: &[u8], token: Option<i64>) -> Cmd {
 /// A release of no hold, for an owner that nobody is: a write that changes nothing.
 pub(crate) fn release_nothing(name: &[u8]) -> Cmd {
     let mut command = redis::cmd("LOCK.RELEASE");
-    command.arg(name).arg(new_owner()).arg("TOKEN").arg(NOBODYS);
+    command.arg(name).arg(new_owner(&HOST_LABEL)).arg("TOKEN").arg(NOBODYS);
     command
 }
 
@@ -256,16 +280,21 @@ mod tests {
 
     #[test]
     fn owners_differ_and_name_the_process() {
-        let (one, other) = (new_owner(), new_owner());
+        let (one, other) = (new_owner(&HOST_LABEL), new_owner(&HOST_LABEL));
         assert_ne!(one, other);
         assert!(String::from_utf8(one).unwrap().contains(&format!(":{}:", process::id())));
     }
 
     #[test]
     fn several_names_are_taken_by_one_request() {
-        let wanted =
-            Wanted::new(vec![b"a".into(), b"b".into()], Kind::Shared, Duration::from_secs(1), b"me".to_vec())
-                .unwrap();
+        let wanted = Wanted::new(
+            vec![b"a".into(), b"b".into()],
+            0,
+            Kind::Shared,
+            Duration::from_secs(1),
+            b"me".to_vec(),
+        )
+        .unwrap();
         let packed = words(&wanted.acquire(wanted.lease, Line::No));
         assert_eq!(
             packed.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>(),
@@ -278,7 +307,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let wanted = |names: &[&str], kind, owner: &str| {
             let names = names.iter().map(|name| name.as_bytes().to_vec()).collect();
-            Wanted::new(names, kind, second, owner.into())
+            Wanted::new(names, 0, kind, second, owner.into())
         };
         let refused = |names: &[&str], kind, owner: &str| wanted(names, kind, owner).unwrap_err().to_string();
         let alone = Kind::Exclusive;

@@ -111,7 +111,7 @@ async fn who_names_a_node_of_a_cluster_as_a_server_is_told_at_once() {
     for lock in [locks.lock("foo"), locks.many(["{foo}1", "{foo}2"])] {
         let refused = lock.wait(PATIENCE).acquire().await.unwrap_err();
         assert!(
-            matches!(&refused, Error::Refused { message, .. } if message.contains("builder().cluster")),
+            matches!(&refused, Error::ServerRefused { message, .. } if message.contains("builder().cluster")),
             "{refused}"
         );
     }

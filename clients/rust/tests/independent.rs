@@ -18,13 +18,13 @@ fn is_unreached(error: &Error) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_asks_servers_that_are_down_is_told_so() {
     let three = Locks::builder().independent(NOWHERE).build().unwrap();
-    let fenced = three.fence("k", 1).await.unwrap_err();
+    let fenced = three.check_token("k", 1).await.unwrap_err();
     assert!(is_unreached(&fenced), "{fenced}");
     let cluster = Locks::builder().cluster(NOWHERE).build().unwrap();
     let watched = Locks::builder().sentinel(NOWHERE, "group").build().unwrap();
     for locks in [three, cluster, watched] {
-        let held = locks.held_by("me").await;
-        assert!(held.as_ref().is_err_and(is_unreached), "{held:?}");
+        let told = locks.ping().await;
+        assert!(told.as_ref().is_err_and(is_unreached), "{told:?}");
     }
 }
 
@@ -34,12 +34,12 @@ async fn a_majority_answers_for_all() {
     let locks = independent(servers.each_ref());
     let guard = locks.lock("k").owner("me").lease(LEASE).wait(PATIENCE).acquire().await.unwrap();
     servers[2].kill();
-    locks.fence("k", guard.token()).await.unwrap();
-    let dead = locks.fence("k", guard.token() - 1).await;
+    locks.check_token("k", guard.token()).await.unwrap();
+    let dead = locks.check_token("k", guard.token() - 1).await;
     assert!(matches!(dead, Err(Error::Fenced { .. })), "{dead:?}");
-    assert_eq!(locks.held_by(guard.owner()).await.unwrap(), [b"k"]);
+    locks.ping().await.unwrap();
     servers[1].kill();
-    for told in [locks.fence("k", guard.token()).await, locks.held_by("me").await.map(drop)] {
+    for told in [locks.check_token("k", guard.token()).await, locks.ping().await] {
         assert!(told.as_ref().is_err_and(is_unreached), "{told:?}");
     }
     let released = guard.release().await;
@@ -55,7 +55,7 @@ async fn a_majority_without_the_module_is_told_at_once() {
         let refused = timeout(PATIENCE / 2, lock.acquire()).await.unwrap().unwrap_err();
         assert!(matches!(refused, Error::ModuleMissing { .. }), "{refused}");
     }
-    for told in [locks.fence("k", 1).await, locks.held_by("me").await.map(drop)] {
+    for told in [locks.check_token("k", 1).await, locks.ping().await] {
         assert!(matches!(told, Err(Error::ModuleMissing { .. })), "{told:?}");
     }
 }

@@ -185,12 +185,13 @@ async fn a_lock_is_held_beyond_its_lease_and_no_longer_than_the_longest_hold() {
     let locks = server.locks();
     let lease = Duration::from_millis(600);
     let renewed = locks.lock("renewed").lease(lease).acquire().await.unwrap();
-    let longest = locks.lock("longest").lease(lease).longest(SECOND).acquire().await.unwrap();
+    let longest = locks.lock("longest").lease(2 * SECOND).max_hold(3 * SECOND).acquire().await.unwrap();
     let extended = locks.lock("extended").lease(lease).renew(false).acquire().await.unwrap();
     extended.extend(PATIENCE).await.unwrap();
     let left = locks.lock("left").lease(lease).renew(false).acquire().await.unwrap();
     assert_eq!(timeout(PATIENCE, left.lost()).await.unwrap(), Some(Loss::Deadline));
-    assert!(timeout(PATIENCE, longest.lost()).await.unwrap().is_some());
+    assert_eq!(timeout(PATIENCE, longest.lost()).await.unwrap(), Some(Loss::MaxHold));
+    eventually("its last lease was cut", || !server.is_held("longest")).await;
     assert!(renewed.check().is_ok() && server.is_held("renewed"));
     assert!(extended.remaining() > PATIENCE / 2);
 }
@@ -402,8 +403,8 @@ fn a_request_outside_of_a_runtime_is_refused() {
     let guard = runtime.block_on(locks.lock("k").acquire()).unwrap();
     let is_invalid = |refused: Error| assert!(matches!(refused, Error::Invalid { .. }), "{refused}");
     is_invalid(block_on(locks.lock("l").acquire()).unwrap_err());
-    is_invalid(block_on(locks.fence("k", guard.token())).unwrap_err());
-    is_invalid(block_on(locks.held_by("me")).unwrap_err());
+    is_invalid(block_on(locks.check_token("k", guard.token())).unwrap_err());
+    is_invalid(block_on(locks.ping()).unwrap_err());
     is_invalid(block_on(guard.extend(SECOND)).unwrap_err());
     is_invalid(block_on(guard.release()).unwrap_err());
     // It was given up in the background all the same.

@@ -39,7 +39,7 @@ async fn locks_are_acquired_renewed_and_released_after_the_address_has_moved() {
     let both = locks.many(["a", "b"]).wait(PATIENCE).acquire().await.unwrap();
     sleep(4 * SECOND).await;
     guard.check().unwrap();
-    locks.fence("held", guard.token()).await.unwrap();
+    locks.check_token("held", guard.token()).await.unwrap();
     for held in [guard, fresh, both] {
         held.release().await.unwrap();
     }
@@ -95,7 +95,7 @@ async fn a_replica_that_lacks_the_lock_shows_no_loss() {
     old.follow(&empty);
     sleep(SECOND).await;
     guard.check().unwrap();
-    locks.fence("k", guard.token()).await.unwrap();
+    locks.check_token("k", guard.token()).await.unwrap();
     assert!(new.is_held("k"));
     guard.release().await.unwrap();
     assert!(!new.is_held("k"));

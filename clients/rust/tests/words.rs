@@ -1,0 +1,118 @@
+//! What the words of the library mean that every language has.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{PATIENCE, Server, eventually, independent};
+use redislock_client::{Error, Locks};
+use tokio::time::sleep;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_gets_the_guard_or_nothing_and_leaves_no_waiter() {
+    let server = Server::start();
+    let locks = server.locks();
+    let guard = locks.lock("k").try_acquire().await.unwrap().expect("it is free");
+    assert!(locks.lock("k").try_acquire().await.unwrap().is_none());
+    assert_eq!(server.waiters("k"), 0);
+    guard.release().await.unwrap();
+    assert!(!server.is_held("k"));
+    server.ask::<String>(&["SET", "value", "1"]);
+    let refused = locks.lock("value").try_acquire().await;
+    assert!(matches!(refused, Err(Error::ServerRefused { .. })), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_at_independent_servers_is_nothing_only_where_a_majority_says_so() {
+    let mut servers = [Server::start(), Server::start(), Server::start()];
+    let (locks, others) = (independent(servers.each_ref()), independent(servers.each_ref()));
+    let guard = locks.lock("k").try_acquire().await.unwrap().expect("it is free");
+    assert!(others.lock("k").try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    servers[0].kill();
+    servers[1].kill();
+    let told = others.lock("k").try_acquire().await;
+    assert!(matches!(told, Err(Error::ConnectionFailed { .. })), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn info_names_holders_and_waiters_and_nothing_of_a_free_lock() {
+    let server = Server::start();
+    let locks = Locks::builder().server(server.url()).label("worker 7").build().unwrap();
+    assert_eq!(locks.info("k").await.unwrap(), None);
+    let guard = locks.semaphore("k", 1).lease(20 * SECOND).acquire().await.unwrap();
+    let next = locks.semaphore("k", 1).owner("next");
+    let waiting = tokio::spawn(async move { next.acquire().await });
+    eventually("it waits", || server.waiters("k") == 1).await;
+    let info = locks.info("k").await.unwrap().expect("it is held");
+    assert_eq!((&*info.kind, info.limit, info.holds, info.waiters), ("limit", Some(1), 1, 1));
+    let [holder] = &info.holders[..] else { panic!("{info:?}") };
+    assert_eq!((&holder.owner, holder.token), (&guard.owner(), guard.token()));
+    assert!(holder.owner.starts_with("worker 7:"), "{holder:?}");
+    assert!(holder.left > Duration::ZERO && holder.left <= 20 * SECOND, "{holder:?}");
+    assert_eq!(info.queue.iter().map(|waiter| &*waiter.owner).collect::<Vec<_>>(), ["next"]);
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    let alone = locks.lock("e").acquire().await.unwrap();
+    assert_eq!(locks.info("e").await.unwrap().expect("it is held").limit, None);
+    alone.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_stands_before_each_name_on_the_server_alone() {
+    let server = Server::start();
+    let locks = Locks::builder().server(server.url()).prefix("lock:").lease(SECOND).build().unwrap();
+    let guard = locks.lock("k").acquire().await.unwrap();
+    let both = locks.many(["a", "b"]).acquire().await.unwrap();
+    let mut keys: Vec<String> = server.ask(&["KEYS", "*"]);
+    keys.sort();
+    assert_eq!(keys, ["lock:a", "lock:b", "lock:k"]);
+    assert_eq!((guard.name(), both.name()), ("k".to_owned(), "a, b".to_owned()));
+    locks.check_token("k", guard.token()).await.unwrap();
+    assert!(locks.info("k").await.unwrap().is_some());
+    let next = locks.lock("k");
+    let waiting = tokio::spawn(async move { next.acquire().await });
+    eventually("it waits", || server.waiters("lock:k") == 1).await;
+    sleep(2 * SECOND).await;
+    guard.check().unwrap();
+    server.ask::<i64>(&["DEL", "lock:a"]);
+    both.lost().await.expect("it is lost");
+    let lost = both.check().unwrap_err().to_string();
+    assert!(lost.starts_with("lost lock 'a, b' "), "{lost}");
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    let empty = locks.lock("").acquire().await.unwrap_err();
+    assert!(matches!(empty, Error::Invalid { .. }), "{empty}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_that_asks_for_another_mode_is_told_that_it_holds_the_lock() {
+    let server = Server::start();
+    let locks = server.locks();
+    let guard = locks.read("k").owner("ann").acquire().await.unwrap();
+    let refused = locks.write("k").owner("ann").acquire().await.unwrap_err();
+    assert!(matches!(refused, Error::AlreadyHeld { .. }), "{refused}");
+    locks.check_token("k", guard.token()).await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_without_an_end_fails_when_no_server_answers_for_the_server_timeout() {
+    let mut server = Server::start();
+    let locks = Locks::builder().server(server.url()).server_timeout(SECOND).build().unwrap();
+    locks.ping().await.unwrap();
+    server.kill();
+    let began = std::time::Instant::now();
+    let failed = locks.lock("k").acquire().await.unwrap_err();
+    assert!(matches!(failed, Error::ConnectionFailed { .. }), "{failed}");
+    assert!(began.elapsed() < PATIENCE / 3, "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ping_says_that_the_module_is_missing() {
+    let bare = Server::bare();
+    let told = bare.locks().ping().await;
+    assert!(matches!(told, Err(Error::ModuleMissing { .. })), "{told:?}");
+}
