@@ -277,6 +277,11 @@ export class Hold implements AsyncDisposable {
     }
   }
 
+  /** Whether the deadline is that of the longest hold. */
+  get #isLast(): boolean {
+    return this.#life.deadline >= this.#end - allowance(Math.max(this.#terms.first, this.#lease));
+  }
+
   /** Notices that the lease is over. The timer may be late, where the program is busy. */
   #notice(): void {
     if (this.#loss !== undefined || this.#releasing !== undefined || now() < this.#life.deadline) return;
@@ -284,8 +289,7 @@ export class Hold implements AsyncDisposable {
   }
 
   #expire(): void {
-    const isLongest = this.#life.deadline >= this.#end - allowance(Math.max(this.#terms.first, this.#lease));
-    if (isLongest) this.#lose("max_hold", "its longest hold (maxHold) is over");
+    if (this.#isLast) this.#lose("max_hold", "its longest hold (maxHold) is over");
     else this.#lose("deadline", "its lease ended before it could be renewed", this.#trouble);
   }
 
@@ -442,7 +446,7 @@ export class Hold implements AsyncDisposable {
       this.#failures = 0;
       this.#trouble = undefined;
       this.#life.deadline = deadlineOf(sentAt, lease);
-      if (this.#terms.renew) this.#renewAt = renewalOf(sentAt, lease);
+      if (this.#terms.renew && !this.#isLast) this.#renewAt = renewalOf(sentAt, lease);
       return true;
     } catch (error) {
       if (this.#loss !== undefined || this.#releasing !== undefined) return false;

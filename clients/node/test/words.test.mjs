@@ -195,7 +195,7 @@ test("an owner that asks for another mode of what it holds is told so, and keeps
 test("a hold that has lasted for maxHold is lost with that reason", async (t) => {
   const server = await startServer(t);
   const locks = await locksOn(t, server, "ioredis");
-  const hold = await locks.acquire("k", { lease: 400, maxHold: 900 });
+  const hold = await locks.acquire("k", { lease: 3000, maxHold: 4000 });
   await once(hold.signal, "abort");
   assert.equal(hold.loss.reason, "max_hold");
   await eventually(() => server.isFree("k"), "its last lease was cut", 2000);
