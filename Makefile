@@ -39,7 +39,7 @@ help:
 	@echo "make spec-small    the small ones of them (about a minute)"
 	@echo "make monitoring    docs/monitoring with the real exporter and the real Prometheus (under a minute)"
 	@echo "make clients       the client libraries, by their own checks and by the conformance kit, and the kit itself"
-	@echo "                   (some minutes; scripts/clients python|node|rust|go|kit)"
+	@echo "                   (some minutes; scripts/clients python|node|rust|go|java|kit)"
 	@echo "make tool          the command-line tool, by its own check (a minute or two; tool/check --lint)"
 	@echo "make lint          make check without the tests of the core, links of comments, dependency audit"
 	@echo "make build         the module alone: target/release/libredislock.so"

@@ -1,0 +1,184 @@
+package redislock;
+
+import java.util.function.BiConsumer;
+
+/** Waits for several locks at once, over a connection of its own. */
+final class BlockedWait {
+    private final Core core;
+    private final Acquire acquire;
+    private final Wanted wanted;
+    private int tries;
+    private boolean hasSlot;
+    private Link own;
+    private Engine.Timer limit;
+    private Engine.Timer probe;
+    private final Runnable entering = this::entered;
+
+    BlockedWait(Core core, Acquire acquire) {
+        this.core = core;
+        this.acquire = acquire;
+        wanted = acquire.wanted;
+    }
+
+    /** Asks over the shared connection, which finds the primary and pauses between two attempts for all that wait. */
+    void begin() {
+        acquire.attempt((got, problem) -> {
+            if (problem != null && problem.kind() == Problem.Kind.QUARANTINE) {
+                core.servers.isRefused(wanted, problem); // one that waits is let in when it ends
+            } else if (got != null || problem != null) {
+                acquire.settle(got, problem);
+                return;
+            }
+            if (acquire.isLate()) {
+                acquire.last();
+                return;
+            }
+            acquire.waits();
+            limit = core.engine.at(acquire.until, () -> {
+                core.blocking.remove(entering);
+                acquire.last();
+            });
+            core.blocking.add(entering);
+            core.enterBlocking();
+        });
+    }
+
+    private void entered() {
+        core.engine.cancel(limit);
+        hasSlot = true;
+        limit = core.engine.in(Math.min(Rules.backOff(tries), Clock.left(acquire.until)), this::block);
+    }
+
+    private void leave() {
+        core.engine.cancel(limit);
+        core.engine.cancel(probe);
+        core.blocking.remove(entering);
+        if (own != null) {
+            own.end(Failure.broken(null, "the wait has ended"));
+            own = null;
+        }
+        if (hasSlot) {
+            hasSlot = false;
+            core.blockingNow--;
+            core.enterBlocking();
+        }
+    }
+
+    /** Ends it. */
+    void end() {
+        leave();
+    }
+
+    private void again(boolean isBroken) {
+        if (acquire.isOver()) {
+            return;
+        }
+        leave();
+        tries = isBroken ? tries + 1 : 0;
+        begin();
+    }
+
+    /** Sends one request that waits. */
+    private void block() {
+        long linking = Math.min(Clock.left(acquire.until), 2 * Rules.ATTEMPT);
+        core.servers.findFor(wanted.name(), Clock.after(Clock.now(), linking), (address, failed) -> {
+            if (acquire.isOver()) {
+                return;
+            }
+            if (failed != null) {
+                again(true);
+                return;
+            }
+            own = core.servers.dial(address, core.servers.config.login(), null, (link, refused) -> {
+                if (acquire.isOver()) {
+                    link.end(Failure.broken(null, "the wait has ended"));
+                } else if (refused != null) {
+                    again(true);
+                } else {
+                    blockOver(link, address);
+                }
+            });
+        });
+    }
+
+    private void blockOver(Link link, String address) {
+        long lease = Math.min(wanted.lease, wanted.firstLease);
+        // It may be cancelled, or be cut: then the request may have been granted unheard.
+        boolean wasDoubtful = wanted.doubtful;
+        wanted.doubtful = true;
+        long most = Math.min(Clock.left(acquire.until), core.longestBlock);
+        link.send(wanted.acquire(lease, "BLOCK", most), null, most + Rules.WAIT_MARGIN, (reply, failed) -> {
+            if (!acquire.isOver() && own == link) {
+                unblocked(reply, failed, address, wasDoubtful, lease);
+            }
+        });
+        probe(core.servers.ready(wanted.name()));
+    }
+
+    /**
+     * Asks over the shared connection from time to time whether it was granted: the network may have swallowed the grant, or
+     * the request. A plain request leaves the place in the queue as it is, and gets the token if it was granted.
+     */
+    private void probe(Link asked) {
+        probe = core.engine.in(Rules.PROBE, () -> {
+            var link = own;
+            acquire.attempt((got, problem) -> {
+                if (own != link) {
+                    return;
+                }
+                if (got != null || problem != null && problem.kind() != Problem.Kind.QUARANTINE) {
+                    acquire.settle(got, problem);
+                } else if (core.servers.ready(wanted.name()) != asked) {
+                    again(true);
+                } else {
+                    probe(asked);
+                }
+            });
+        });
+    }
+
+    private void unblocked(Object reply, Failure failed, String address, boolean wasDoubtful, long lease) {
+        core.engine.cancel(probe);
+        if (failed == null) {
+            core.servers.hears();
+            wanted.doubtful = wasDoubtful;
+            if (reply instanceof Long token) {
+                // It was granted at any time of the wait, and not after this moment.
+                acquire.begin(token, Clock.after(Clock.now(), Rules.sure(lease)), lostOrBegun());
+            } else {
+                again(false);
+            }
+            return;
+        }
+        if (!failed.isRefused()) {
+            again(true);
+            return;
+        }
+        wanted.doubtful = wasDoubtful;
+        long most = Rules.longestWait(failed.text());
+        var verdict = Rules.judge(failed.text());
+        if (most >= 0) {
+            core.longestBlock = most;
+            again(false);
+        } else if (verdict.next() == Rules.Next.MOVED && !core.servers.config.isSingle()) {
+            core.servers.moved(verdict.slot(), verdict.address(), address);
+            again(false);
+        } else if (verdict.next() == Rules.Next.FAIL || verdict.next() == Rules.Next.MOVED) {
+            acquire.settle(null, Problem.of(failed.text()));
+        } else {
+            again(true); // the shared connection learns the same
+        }
+    }
+
+    private BiConsumer<Acquire.Grant, Problem> lostOrBegun() {
+        return (got, problem) -> {
+            if (got != null || problem != null) {
+                acquire.settle(got, problem);
+            } else if (acquire.isLate()) {
+                acquire.settle(null, new Problem(Problem.Kind.LOST, wanted.label(), "", null));
+            } else {
+                again(false);
+            }
+        };
+    }
+}

@@ -1,0 +1,121 @@
+package redislock;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.LongSupplier;
+
+/** Moments in nanoseconds, of a clock that is never set and that continues while the machine sleeps, where it can. */
+final class Clock {
+    /** Later than all other moments. */
+    static final long NEVER = Long.MAX_VALUE;
+    /** A wall clock that has moved this much more than the monotonic one was set, or the machine has slept. */
+    private static final long LEAP = 10_000_000;
+    /** How often the boot clock is read though the wall clock shows nothing, for it may have been set back. */
+    private static final long LOOK = 100_000_000;
+    private static final Path UPTIME = Path.of("/proc/uptime");
+    private static final Clock CLOCK = new Clock(System::nanoTime, () -> System.currentTimeMillis() * 1_000_000, Clock::boot);
+
+    private final LongSupplier monotonic;
+    private final LongSupplier wall;
+    private final LongSupplier boot;
+    /** How much the boot clock may leave out, with a millisecond for rounding. */
+    private static final long TICK = 11_000_000;
+    private final long began;
+    private final ReentrantLock looking = new ReentrantLock();
+    private long least;
+    private long most;
+    private volatile long slept;
+    private volatile long lookedAt = Long.MIN_VALUE;
+    private volatile long wallAhead;
+
+    Clock(LongSupplier monotonic, LongSupplier wall, LongSupplier boot) {
+        this.monotonic = monotonic;
+        this.wall = wall;
+        this.boot = boot;
+        began = monotonic.getAsLong() - 1_000_000_000;
+        measure();
+        least = measuredLeast;
+        most = measuredMost;
+    }
+
+    static long now() {
+        return CLOCK.read();
+    }
+
+    long read() {
+        long time = monotonic.getAsLong() - began;
+        long ahead = wall.getAsLong() - time;
+        boolean leapt = Math.abs(ahead - wallAhead) > LEAP;
+        if (leapt || lookedAt == Long.MIN_VALUE || time - lookedAt > LOOK) {
+            // A thread that finds the clock being looked at waits only if the machine may have slept.
+            if (leapt) {
+                looking.lock();
+            } else if (!looking.tryLock()) {
+                return time + slept;
+            }
+            try {
+                lookedAt = time;
+                wallAhead = ahead;
+                look();
+            } finally {
+                looking.unlock();
+            }
+        }
+        return time + slept;
+    }
+
+    private long measuredLeast;
+    private long measuredMost;
+
+    /** Counts a sleep if there surely was one, and then as long as it can have been: no hold is trusted for longer. */
+    private void look() {
+        measure();
+        if (measuredLeast > most) {
+            slept += measuredMost - least;
+            least = measuredLeast;
+            most = measuredMost;
+        } else {
+            least = Math.max(least, measuredLeast);
+            most = Math.min(most, measuredMost);
+        }
+    }
+
+    /** Measures by how much the boot clock is ahead of the monotonic one. */
+    private void measure() {
+        long before = monotonic.getAsLong();
+        long booted = boot.getAsLong();
+        if (booted < 0) {
+            return; // this system has no such clock
+        }
+        measuredLeast = booted - monotonic.getAsLong();
+        measuredMost = booted + TICK - before;
+    }
+
+    /** Reads how long the machine runs, sleeps included; -1 where that cannot be read. */
+    private static long boot() {
+        try {
+            String text = new String(Files.readAllBytes(UPTIME), StandardCharsets.US_ASCII);
+            return (long) (Double.parseDouble(text.substring(0, text.indexOf(' '))) * 1e9);
+        } catch (IOException | RuntimeException e) {
+            return -1;
+        }
+    }
+
+    /** Adds a duration, and stays at {@link #NEVER}. */
+    static long after(long moment, long duration) {
+        return NEVER - duration <= moment ? NEVER : moment + duration;
+    }
+
+    /** Returns how long it is until then: nothing if it is past. */
+    static long left(long moment) {
+        return moment == NEVER ? NEVER : Math.max(0, moment - now());
+    }
+
+    /** Returns how long it is since then. */
+    static long age(long moment) {
+        return Math.max(0, now() - moment);
+    }
+}

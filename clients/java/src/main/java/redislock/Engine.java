@@ -1,0 +1,193 @@
+package redislock;
+
+import java.lang.System.Logger.Level;
+import java.util.ArrayDeque;
+import java.util.TreeSet;
+import java.util.concurrent.ArrayBlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Supplier;
+
+/**
+ * Runs all steps of a Locks, one at a time: those of callers, of replies and of timers. A step waits for nothing and does no
+ * input or output. So any thread may run one, an interrupted one and a virtual one, too.
+ */
+final class Engine {
+    static final System.Logger LOGGER = System.getLogger("redislock");
+    private static final int MOST_TELLINGS = 10_000;
+
+    private final ReentrantLock lock = new ReentrantLock();
+    private final Condition due = lock.newCondition();
+    private final ArrayDeque<Runnable> soon = new ArrayDeque<>();
+    private final TreeSet<Timer> timers = new TreeSet<>();
+    /** When the thread of the timers wakes up. */
+    private long wakesAt = Clock.NEVER;
+    private Thread timing;
+    private boolean ended;
+    private long numbers;
+    /** Calls the code of the user: listeners, loggers, and what waits for a loss. */
+    private final ThreadPoolExecutor telling = new ThreadPoolExecutor(1, 1, 2, TimeUnit.SECONDS,
+            new ArrayBlockingQueue<>(MOST_TELLINGS), work -> thread(work, "redislock-listener"),
+            new ThreadPoolExecutor.DiscardPolicy());
+
+    /** Completes the futures of the user, and so runs what depends on them. None may be dropped. */
+    final ThreadPoolExecutor completing = new ThreadPoolExecutor(1, 1, 2, TimeUnit.SECONDS, new LinkedBlockingQueue<>(),
+            work -> thread(work, "redislock-async"), (work, closed) -> work.run());
+
+    Engine() {
+        telling.allowCoreThreadTimeOut(true);
+        completing.allowCoreThreadTimeOut(true);
+    }
+
+    /** A step that is due at a moment. */
+    static final class Timer implements Comparable<Timer> {
+        private final long at;
+        private final long number;
+        private final Runnable task;
+
+        private Timer(long at, long number, Runnable task) {
+            this.at = at;
+            this.number = number;
+            this.task = task;
+        }
+
+        @Override
+        public int compareTo(Timer other) {
+            return at != other.at ? Long.compare(at, other.at) : Long.compare(number, other.number);
+        }
+    }
+
+    static Thread thread(Runnable work, String name) {
+        var thread = new Thread(null, work, name, 0, false);
+        thread.setDaemon(true);
+        // A redeployed application must not be kept by its class loader.
+        thread.setContextClassLoader(null);
+        return thread;
+    }
+
+    /** Runs a step, and what has to be run after it. */
+    void run(Runnable task) {
+        get(() -> {
+            guarded(task);
+            return null;
+        });
+    }
+
+    <T> T get(Supplier<T> task) {
+        lock.lock();
+        try {
+            return task.get();
+        } finally {
+            if (lock.getHoldCount() == 1) {
+                drain();
+            }
+            lock.unlock();
+        }
+    }
+
+    /** Runs this once the current step has ended. */
+    void soon(Runnable task) {
+        soon.add(task);
+    }
+
+    private void drain() {
+        for (Runnable next = soon.poll(); next != null; next = soon.poll()) {
+            guarded(next);
+        }
+    }
+
+    private static void guarded(Runnable task) {
+        try {
+            task.run();
+        } catch (RuntimeException | Error e) { // the next steps must be taken all the same
+            LOGGER.log(Level.ERROR, "a step of the library failed, which is a fault of it", e);
+        }
+    }
+
+    /** Returns a number that is higher than all before. */
+    long number() {
+        return ++numbers;
+    }
+
+    Timer at(long moment, Runnable task) {
+        var timer = new Timer(moment, number(), task);
+        if (ended || moment == Clock.NEVER) {
+            return timer;
+        }
+        timers.add(timer);
+        if (timing == null) {
+            timing = thread(this::time, "redislock-timer");
+            timing.start();
+        } else if (moment < wakesAt) {
+            due.signal();
+        }
+        return timer;
+    }
+
+    Timer in(long duration, Runnable task) {
+        return at(Clock.after(Clock.now(), duration), task);
+    }
+
+    void cancel(Timer timer) {
+        if (timer != null) {
+            timers.remove(timer);
+        }
+    }
+
+    private void time() {
+        lock.lock();
+        try {
+            while (!ended) {
+                long now = Clock.now();
+                while (!timers.isEmpty() && timers.first().at <= now) {
+                    guarded(timers.pollFirst().task);
+                    drain();
+                }
+                long next = timers.isEmpty() ? Clock.NEVER : timers.first().at;
+                // It wakes up once in a while, though nothing is due: the system's timers stop while the machine sleeps.
+                long sleep = Math.min(Rules.NAP, Math.max(0, next - Clock.now()));
+                wakesAt = next == Clock.NEVER ? Clock.NEVER : Clock.now() + sleep;
+                if (next == Clock.NEVER) {
+                    due.await();
+                } else if (sleep > 0) {
+                    due.awaitNanos(sleep);
+                }
+            }
+        } catch (InterruptedException e) {
+            ended = true; // only the end of the process interrupts this thread
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Has the code of the user called, by another thread. */
+    void tell(Runnable work) {
+        telling.execute(() -> {
+            try {
+                work.run();
+            } catch (RuntimeException e) {
+                LOGGER.log(Level.WARNING, "a listener failed", e);
+            }
+        });
+    }
+
+    void log(Level level, String text) {
+        tell(() -> LOGGER.log(level, text));
+    }
+
+    /** Ends the timers, and the threads of the engine once they are idle. */
+    void end() {
+        ended = true;
+        timers.clear();
+        due.signalAll();
+        telling.shutdown();
+        completing.shutdown();
+    }
+
+    Thread timing() {
+        return timing;
+    }
+}

@@ -1,0 +1,160 @@
+package redislock;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/** Gives up, in the background, what a request got or may still get. */
+final class Errands {
+    private final Core core;
+    private final Map<String, List<Errand>> same = new HashMap<>();
+    private int running;
+
+    Errands(Core core) {
+        this.core = core;
+    }
+
+    boolean areDone() {
+        return running == 0;
+    }
+
+    /**
+     * Gives up whatever this request got or may still get, or, with a token, the hold that has it. It does so at once, after
+     * whatever was sent for it, and again in the background until a server has answered.
+     */
+    void abandon(Wanted wanted, long token) {
+        for (String name : wanted.names) {
+            new Errand(wanted, name, token).begin();
+        }
+    }
+
+    /** Stops giving up what this owner has asked for before. */
+    void callOff(Wanted by) {
+        for (String name : by.names) {
+            var earlier = same.remove(key(name, by));
+            if (earlier != null) {
+                earlier.forEach(each -> each.callOff(by));
+            }
+        }
+    }
+
+    private static String key(String name, Wanted wanted) {
+        return name + '\0' + wanted.owner;
+    }
+
+    private final class Errand {
+        private final Wanted wanted;
+        private final String name;
+        private final List<String> words;
+        private final boolean hasToken;
+        private final long began = Clock.now();
+        /** True if the release was sent once, after what it gives up. */
+        private boolean isSent;
+        private boolean isOff;
+        private boolean isDone;
+        private long pause = 2 * Rules.LONGEST_PAUSE;
+        private Engine.Timer timer;
+        private Request request;
+
+        Errand(Wanted wanted, String name, long token) {
+            this.wanted = wanted;
+            this.name = name;
+            words = wanted.release(name, token);
+            hasToken = token != 0;
+        }
+
+        void begin() {
+            running++;
+            var link = core.servers.ready(name);
+            // It would end the next hold of the same owner, too: one that asks again while a server still has the hold gets
+            // the same token. So the next one calls it off, as the later of two that give it up does.
+            if (!hasToken) {
+                var earlier = same.remove(key(name, wanted));
+                if (earlier != null) {
+                    earlier.forEach(each -> each.callOff(wanted));
+                }
+            }
+            same.computeIfAbsent(key(name, wanted), key -> new ArrayList<>()).add(this);
+            if (link == null) {
+                again();
+                return;
+            }
+            isSent = true;
+            link.send(words, null, Rules.ATTEMPT, (reply, failed) -> {
+                if (failed != null && !failed.isRefused()) {
+                    wanted.doubtful = true;
+                }
+                if (failed == null && !wanted.doubtful) {
+                    done();
+                } else {
+                    again();
+                }
+            });
+        }
+
+        /** What was sent and not answered may still arrive: so it is given up a little later, and again. */
+        private void again() {
+            if (isDone) {
+                return;
+            }
+            if (isOff || Clock.age(began) >= Math.min(wanted.lease, 3 * Rules.SERVER_TIMEOUT)) {
+                done();
+                return;
+            }
+            request = new Request(core.servers, name, words, Clock.after(Clock.now(), Rules.ATTEMPT), null, (got, problem) -> {
+                if (core.isClosing || problem == null && !wanted.doubtful) {
+                    done();
+                    return;
+                }
+                timer = core.engine.in(pause, this::again);
+                pause *= 2;
+            }).start();
+        }
+
+        /**
+         * Stops it. The server does what was sent before ahead of what comes now. What was not given up may still arrive,
+         * even after the request that calls this off: so it must be given up, too.
+         */
+        void callOff(Wanted by) {
+            isOff = true;
+            if (!isSent || wanted.doubtful) {
+                by.doubtful = true;
+            }
+            if (request != null) {
+                request.cancel();
+                done();
+            }
+        }
+
+        /** Gives up once more at once, for the Locks are closed. */
+        void hurry() {
+            if (timer != null && !isDone) {
+                core.engine.cancel(timer);
+                timer = null;
+                again();
+            }
+        }
+
+        private void done() {
+            if (isDone) {
+                return;
+            }
+            isDone = true;
+            core.engine.cancel(timer);
+            running--;
+            var all = same.get(key(name, wanted));
+            if (all != null) {
+                all.remove(this);
+                if (all.isEmpty()) {
+                    same.remove(key(name, wanted));
+                }
+            }
+            core.checkIdle();
+        }
+    }
+
+    void hurry() {
+        List.copyOf(same.values()).forEach(all -> List.copyOf(all).forEach(Errand::hurry));
+    }
+}

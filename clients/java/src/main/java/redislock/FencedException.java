@@ -1,0 +1,12 @@
+package redislock;
+
+import org.jspecify.annotations.Nullable;
+
+/** The fencing token is not that of a live hold of the lock. */
+public class FencedException extends LockException {
+    private static final long serialVersionUID = 1L;
+
+    FencedException(String message, @Nullable Throwable cause) {
+        super(message, cause);
+    }
+}

@@ -1,0 +1,161 @@
+package redislock;
+
+import java.lang.ref.WeakReference;
+import java.util.ArrayDeque;
+import java.util.concurrent.CompletableFuture;
+
+/** One hold, as its keeper sees it: it does not refer to the Hold, so that one can be forgotten. */
+final class Held implements Comparable<Held> {
+    final Wanted wanted;
+    final long token;
+    final long grantedAt = Clock.now();
+    final CompletableFuture<LockLostException> lostFuture = new CompletableFuture<>();
+    private boolean renews;
+    /** When the hold ends at the latest (maxHold), and until when the lock stays taken (minHold). */
+    final long overAt;
+    private final long parkedUntil;
+    /** True while a renewal is under way: one that is sent again might undo a lease that was asked for meanwhile. */
+    boolean isRenewing;
+    final ArrayDeque<Runnable> renewals = new ArrayDeque<>();
+    /** The lease that the server was asked for last, and what renewals ask for. */
+    private long lease;
+    private long next;
+    /** Read by threads of users. */
+    volatile long deadline;
+    long renewAt = Clock.NEVER;
+    long watchAt = Clock.after(Clock.now(), Rules.WATCH_AFTER);
+    /** The shortest lease of a renewal that went unanswered, and until when that may reach the server. */
+    private long stray;
+    private long strayUntil;
+    int failures;
+    private Problem cause;
+    /** True once it has ended; {@code lost} says why, unless it was released. */
+    volatile boolean hasEnded;
+    volatile LockLostException lost;
+    boolean isLooking;
+    boolean looksAgain;
+    /** True once what is left of a lost hold was given up. */
+    boolean isLeft;
+    boolean hasBody;
+    private boolean isForgotten;
+    WeakReference<Hold> hold;
+    long due;
+    private final long number;
+
+    Held(Core core, Wanted wanted, Acquire.Grant got, Lock.Options options) {
+        this.wanted = wanted;
+        token = got.token();
+        renews = options.renews();
+        overAt = options.maxHold() == 0 ? Clock.NEVER : Clock.after(got.sent(), options.maxHold());
+        parkedUntil = options.minHold() == 0 ? 0 : Clock.after(Clock.now(), options.minHold());
+        number = core.engine.number();
+        countFrom(got.sent(), wanted.lease);
+        next = Math.min(wanted.lease, options.lease());
+    }
+
+    @Override
+    public int compareTo(Held other) {
+        return due != other.due ? Long.compare(due, other.due) : Long.compare(number, other.number);
+    }
+
+    @Override
+    public boolean equals(Object other) {
+        return this == other;
+    }
+
+    @Override
+    public int hashCode() {
+        return Long.hashCode(number);
+    }
+
+    /** Counts a lease from the moment at which it was asked for. Returns how many renewals had failed before. */
+    int countFrom(long sent, long asked) {
+        long surely = asked;
+        // An older renewal that comes late may still cut it: no more is sure than its lease.
+        if (sent < strayUntil) {
+            surely = Math.min(asked, stray);
+        } else {
+            strayUntil = 0;
+        }
+        lease = asked;
+        deadline = Clock.after(sent, Rules.sure(surely)); // no lease is longer than maxHold leaves
+        renewAt = renews && Clock.after(sent, asked) < overAt ? Clock.after(sent, Rules.renewal(surely)) : Clock.NEVER;
+        int failed = failures;
+        failures = 0;
+        cause = null;
+        return failed;
+    }
+
+    /**
+     * Notes that a lease is asked for, which may be shorter than the one before. Until that is answered, and if it never is,
+     * the server may have begun it. So no more is sure.
+     */
+    long mayCountFrom(long sent, long asked) {
+        deadline = Math.min(deadline, Clock.after(sent, Rules.sure(asked)));
+        if (renewAt != Clock.NEVER) {
+            renewAt = Math.min(renewAt, Clock.after(sent, Rules.renewal(asked)));
+        }
+        return deadline;
+    }
+
+    /** Returns what the next renewal asks for by itself. */
+    long nextLease() {
+        return Math.min(Math.max(next, parked()), Clock.left(overAt));
+    }
+
+    /** Takes a lease for later renewals; returns what is asked for now. */
+    long extendsTo(long asked) {
+        next = asked;
+        return Math.max(asked, parked());
+    }
+
+    /** Returns for how long the lock stays taken, whatever becomes of the hold: in milliseconds, rounded up. */
+    long parked() {
+        return (Clock.left(parkedUntil) + Rules.MILLISECOND - 1) / Rules.MILLISECOND * Rules.MILLISECOND;
+    }
+
+    void mayComeLate(long asked) {
+        stray = strayUntil == 0 ? asked : Math.min(stray, asked);
+        strayUntil = Clock.after(Clock.now(), Rules.STRAY_TIME);
+    }
+
+    /** Notes that a renewal that has failed is tried again. */
+    void renewAgain() {
+        long at = Clock.after(Clock.now(), Rules.LONGEST_PAUSE);
+        if (renews && at < overAt) {
+            renewAt = at;
+        }
+    }
+
+    void failed(Problem problem) {
+        failures++;
+        cause = problem;
+    }
+
+    void forget() {
+        isForgotten = true;
+        renews = false;
+        renewAt = Clock.NEVER;
+    }
+
+    /** Returns what a loss now is by; null if the deadline has not passed. Also called by threads of users. */
+    LockLostException.Reason overdue() {
+        if (hasEnded || Clock.now() < deadline) {
+            return null;
+        }
+        if (isForgotten) {
+            return LockLostException.Reason.FORGOTTEN;
+        }
+        boolean isMost = overAt != Clock.NEVER
+                && Clock.after(Clock.now(), lease / Rules.DRIFT_PART + Rules.MARGIN + Rules.PAUSE) >= overAt;
+        return isMost ? LockLostException.Reason.MAX_HOLD : LockLostException.Reason.DEADLINE;
+    }
+
+    LockLostException loss(LockLostException.Reason reason) {
+        return new LockLostException(wanted.label(), token, reason, cause == null ? null : cause.exception());
+    }
+
+    long nextDue() {
+        return Math.min(deadline, Math.min(renewAt, watchAt));
+    }
+}

@@ -1,0 +1,183 @@
+package redislock;
+
+import java.lang.System.Logger.Level;
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Consumer;
+
+/**
+ * Stands for election: the holder of its lock leads. Set what you need, and call {@link #start}. It stands again when it is
+ * deposed, until it is closed.
+ */
+public final class Leader implements AutoCloseable {
+    /** The work of a leader. */
+    @FunctionalInterface
+    public interface Work {
+        /**
+         * Works while it leads, in a thread of its own, which is interrupted when the leader is deposed or resigns. After it
+         * has returned, the leader leads on.
+         *
+         * @param hold the hold by which it leads
+         * @throws Exception if the lock must be given up: it stands no more then
+         */
+        void lead(Hold hold) throws Exception;
+    }
+
+    private final Lock lock;
+    private final Core core;
+    private volatile Work elected = hold -> { };
+    private volatile Consumer<LockLostException> deposed = lost -> { };
+    private volatile Consumer<Throwable> failed = failure -> { };
+    private volatile Hold leads;
+    private final AtomicReference<Thread> standing = new AtomicReference<>();
+    private volatile Thread working;
+    private final CompletableFuture<Void> resigns = new CompletableFuture<>();
+
+    Leader(Lock lock) {
+        Rules.check(!lock.hasMinHold(), "minHold is not for leaders: the next leader waits for the lease alone");
+        this.lock = lock;
+        core = lock.core();
+    }
+
+    /**
+     * Sets the work of the leader.
+     *
+     * @param work runs while it leads
+     * @return this
+     */
+    public Leader onElected(Work work) {
+        elected = work;
+        return this;
+    }
+
+    /**
+     * Sets what hears that it no longer leads, but not after it has resigned.
+     *
+     * @param hears takes why
+     * @return this
+     */
+    public Leader onDeposed(Consumer<LockLostException> hears) {
+        deposed = hears;
+        return this;
+    }
+
+    /**
+     * Sets what hears that it could not stand, as no server answers, which is tried again; it hears failures of one kind in a
+     * row once. It also hears what the work has thrown.
+     *
+     * @param hears takes the failure
+     * @return this
+     */
+    public Leader onError(Consumer<Throwable> hears) {
+        failed = hears;
+        return this;
+    }
+
+    /**
+     * Returns the hold by which it leads now.
+     *
+     * @return empty if it does not lead
+     */
+    public Optional<Hold> hold() {
+        var hold = leads;
+        return hold == null || hold.remaining().isZero() ? Optional.empty() : Optional.of(hold);
+    }
+
+    /**
+     * Stands for election, in a daemon thread.
+     *
+     * @return this
+     */
+    public Leader start() {
+        var thread = Engine.thread(this::stand, "redislock-leader-" + lock.label());
+        if (!resigns.isDone() && standing.compareAndSet(null, thread)) {
+            thread.start();
+        }
+        return this;
+    }
+
+    private void stand() {
+        Class<?> told = null;
+        while (!resigns.isDone()) {
+            try {
+                var hold = lock.acquire();
+                told = null;
+                if (!lead(hold)) {
+                    return;
+                }
+            } catch (InterruptedException | LocksClosedException e) {
+                return;
+            } catch (LockException e) {
+                if (e.getClass() != told) {
+                    told = e.getClass();
+                    core.engine.log(Level.WARNING, "could not stand for election, which is tried again: " + e.getMessage());
+                    core.engine.tell(() -> failed.accept(e));
+                }
+                Core.await(resigns, Duration.ofNanos(Rules.LONGEST_PAUSE));
+            }
+        }
+    }
+
+    /** Leads until it is deposed or resigns. Returns true if it stands again. */
+    private boolean lead(Hold hold) {
+        var ended = new CompletableFuture<Throwable>();
+        var threw = new CompletableFuture<Object>();
+        var thread = Engine.thread(() -> {
+            Throwable thrown = null;
+            try {
+                elected.lead(hold);
+            } catch (Exception | Error e) {
+                thrown = e;
+                threw.complete(e);
+            }
+            ended.complete(thrown);
+        }, "redislock-leads-" + lock.label());
+        leads = hold;
+        working = thread;
+        thread.start();
+        var lost = hold.lost();
+        try {
+            CompletableFuture.anyOf(lost, threw, resigns).get();
+        } catch (InterruptedException | ExecutionException e) {
+            resigns.complete(null); // only its close interrupts this thread
+        }
+        leads = null;
+        boolean hasFailed = threw.isDone() && !lost.isDone() && !resigns.isDone();
+        thread.interrupt();
+        try {
+            hold.close();
+        } catch (LockLostException e) {
+            if (!resigns.isDone()) {
+                core.engine.tell(() -> deposed.accept(e));
+            }
+        }
+        var thrown = ended.join();
+        if (hasFailed) {
+            core.engine.log(Level.ERROR, "the work of the leader of '" + lock.label() + "' failed, so it stands no more: "
+                    + thrown);
+            core.engine.tell(() -> failed.accept(thrown));
+        }
+        return !hasFailed && !resigns.isDone();
+    }
+
+    /** Resigns, and returns once the lock is free and the work has ended; called by the work, it waits for neither. */
+    @Override
+    public void close() {
+        resigns.complete(null);
+        var thread = standing.get();
+        if (thread == null || Thread.currentThread() == working) {
+            return;
+        }
+        if (leads == null) {
+            thread.interrupt();
+        }
+        try {
+            thread.join();
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+}

@@ -1,0 +1,255 @@
+package redislock;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/** The waiters of this process for each lock, in the order in which the server knows them. */
+final class Lines {
+    private static final long UNASKED = Long.MAX_VALUE;
+    private static final Comparator<Place> ORDER =
+            Comparator.<Place>comparingLong(place -> place.number).thenComparingLong(place -> place.arrived);
+
+    /** May a waiter ask the server? */
+    enum May {
+        ASK,
+        /** Not before the waiters ahead of it have asked again. */
+        AFTER_OTHERS,
+        /** Not before fewer waiters stand ahead of it. */
+        NOT_YET
+    }
+
+    private final Engine engine;
+    private final Map<String, Line> lines = new HashMap<>();
+    /** How many waiters of each lock the server queues. */
+    private final int most;
+
+    Lines(Engine engine, int most) {
+        this.engine = engine;
+        this.most = most;
+    }
+
+    /** Stands in the line for this lock, by the number of its call. */
+    Place join(String name, long arrived) {
+        var place = new Place(lines.computeIfAbsent(name, Line::new), arrived);
+        place.line.add(place);
+        return place;
+    }
+
+    /** Hears that these locks have changed: null for any. */
+    void changed(List<?> names) {
+        var all = names == null ? List.copyOf(lines.keySet()) : names;
+        for (Object name : all) {
+            var line = lines.get(name);
+            if (line != null) {
+                line.watched = 0;
+                line.callFirst();
+            }
+        }
+    }
+
+    /**
+     * The waiters of one lock: those that have asked the server stand first, by the number of their request, and the others
+     * after them, by their arrival.
+     */
+    private final class Line {
+        private final String name;
+        private final List<Place> places = new ArrayList<>();
+        /** The connection over which the server was asked to push the next change of the lock, unless it has. */
+        private long watched;
+        /**
+         * The connection of the latest request of any of them, and the number of that request. The server at its end may
+         * have lost its queue. So all that have asked over another connection ask again, one after the other.
+         */
+        private long link;
+        private long latest;
+
+        Line(String name) {
+            this.name = name;
+        }
+
+        int index(Place place) {
+            int at = Collections.binarySearch(places, place, ORDER);
+            return at < 0 ? -at - 1 : at;
+        }
+
+        void add(Place place) {
+            places.add(index(place), place);
+        }
+
+        void callFirst() {
+            if (!places.isEmpty()) {
+                places.get(0).call();
+            }
+        }
+
+        boolean isStale(Place place) {
+            return place.number != UNASKED && place.link != link;
+        }
+
+        /**
+         * Calls the waiter after one that has just asked, or left: it asks again if it has to, and so on. After the last one
+         * that had to, waiters are let in that have not asked yet.
+         */
+        void callNext(int after, boolean wasStale) {
+            if (after < places.size() && places.get(after).number != UNASKED) {
+                var next = places.get(after);
+                if (isStale(next) || Clock.age(next.askedAt) > Rules.KEEP / Rules.ASKS_IN_KEEP / 2) {
+                    next.call();
+                }
+            } else if (wasStale) {
+                for (var place : places.subList(0, Math.min(most, places.size()))) {
+                    if (place.number == UNASKED) {
+                        place.call();
+                    }
+                }
+            }
+        }
+
+        void callUnsent(int at) {
+            if (at < places.size() && !places.get(at).sent) {
+                places.get(at).call();
+            }
+        }
+    }
+
+    /** The place of one waiter. */
+    final class Place {
+        private final Line line;
+        private long number = UNASKED;
+        private final long arrived;
+        /** True once its first request is on its way: those after it ask after it. */
+        private boolean sent;
+        /** Over which connection it has asked, and when. */
+        private long link;
+        private long askedAt = Clock.now();
+        private boolean called;
+        private Runnable asleep;
+        private Engine.Timer timer;
+
+        private Place(Line line, long arrived) {
+            this.line = line;
+            this.arrived = arrived;
+        }
+
+        /** Wakes it up, now or when it falls asleep next. */
+        private void call() {
+            if (asleep == null) {
+                called = true;
+            } else {
+                wake();
+            }
+        }
+
+        private void wake() {
+            engine.cancel(timer);
+            var then = asleep;
+            asleep = null;
+            if (then != null) {
+                engine.soon(then);
+            }
+        }
+
+        /** Forgets that it was called. */
+        void clear() {
+            called = false;
+        }
+
+        /** Sleeps for this time, or until it is called. */
+        void sleep(long duration, Runnable then) {
+            asleep = then;
+            if (called) {
+                wake();
+            } else {
+                timer = engine.in(duration, this::wake);
+            }
+        }
+
+        May mayAsk() {
+            int at = line.index(this);
+            if (at >= most) {
+                return May.NOT_YET;
+            }
+            boolean waits = line.places.subList(0, at).stream().anyMatch(other -> line.isStale(other) || !other.sent);
+            return waits ? May.AFTER_OTHERS : May.ASK;
+        }
+
+        boolean isFirst() {
+            return line.places.get(0) == this;
+        }
+
+        /** True if the server pushes the next change. */
+        boolean isWatched() {
+            return line.watched != 0 && line.watched == line.link;
+        }
+
+        /** Notes that its first request is on its way, and calls the one after it. */
+        void sends() {
+            if (!sent) {
+                sent = true;
+                line.callUnsent(line.index(this) + 1);
+            }
+        }
+
+        /** Returns what has to be asked before over this connection, so that the server pushes the next change. */
+        List<List<String>> watch(Link over) {
+            if (line.watched == over.number) {
+                return List.of();
+            }
+            line.watched = over.number;
+            return List.of(List.of("LOCK.FENCE", line.name));
+        }
+
+        /** Notes that the server queues it since the request of this number, over this connection. */
+        void asked(long request, long over) {
+            int at = line.index(this);
+            boolean wasFirst = at == 0;
+            boolean wasStale = line.isStale(this);
+            line.places.remove(at);
+            link = over;
+            askedAt = Clock.now();
+            if (number == UNASKED) {
+                number = request;
+            }
+            at = line.index(this);
+            line.places.add(at, this);
+            if (request > line.latest) {
+                line.link = over;
+                line.latest = request;
+            }
+            // What was meant for the first may have called another one.
+            if (wasFirst != (at == 0)) {
+                line.callFirst();
+            }
+            line.callNext(at + 1, wasStale);
+        }
+
+        void leave() {
+            engine.cancel(timer);
+            asleep = null;
+            int at = line.index(this);
+            boolean wasStale = line.isStale(this);
+            line.places.remove(at);
+            if (!sent) {
+                line.callUnsent(at);
+            }
+            if (line.places.isEmpty()) {
+                lines.remove(line.name);
+                return;
+            }
+            if (at == 0) {
+                line.callFirst();
+            }
+            if (wasStale) {
+                line.callNext(at, true);
+            }
+            // The waiter that moves up may stand in the server's queue now.
+            if (at < most && line.places.size() >= most) {
+                line.places.get(most - 1).call();
+            }
+        }
+    }
+}

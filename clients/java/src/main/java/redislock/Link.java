@@ -1,0 +1,290 @@
+package redislock;
+
+import java.io.BufferedInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.OutputStream;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.net.UnknownHostException;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import javax.net.ssl.SSLSocket;
+
+/**
+ * A connection over which the requests of many callers go one after the other. One thread connects and reads, another
+ * writes: an interrupt of a caller's thread reaches neither. All else is done by steps of the engine.
+ */
+final class Link {
+    private static final String NO_HELLO = "NOPROTO this peer does not know HELLO 3 and so speaks no RESP3, as some proxies: "
+            + "name the address of the server itself";
+
+    /** Takes a reply, or why there is none. */
+    interface Then {
+        void done(Object reply, Failure failed);
+    }
+
+    /** A request that was sent. */
+    static final class Call {
+        private final Then then;
+        private Engine.Timer limit;
+        long number;
+
+        private Call(Then then) {
+            this.then = then;
+        }
+    }
+
+    /** How to log in. */
+    record Login(String user, String password, int database) {}
+
+    final Engine engine;
+    final String address;
+    final long number;
+    final long born = Clock.now();
+    /** Hears which names have changed: null for any, as after the end of the connection. */
+    private final Consumer<List<?>> onChange;
+    private final Servers.Config config;
+    /** True if a reply did not come in time. */
+    boolean givenUp;
+    /** True if the server did what only a primary does. */
+    boolean served;
+    /** True if the server pushes what becomes of the keys that were read here. */
+    boolean tracks;
+    private Consumer<Failure> opened;
+    private Failure why;
+    private final ArrayDeque<Call> pending = new ArrayDeque<>();
+    private volatile Socket socket;
+
+    private final ReentrantLock writing = new ReentrantLock();
+    private final Condition toWrite = writing.newCondition();
+    private ByteArrayOutputStream out = new ByteArrayOutputStream();
+    private boolean closed;
+
+    /** Connects and logs in. {@code opened} takes null once that is done, or why it failed. */
+    Link(Engine engine, Servers.Config config, String address, Login login, Consumer<List<?>> onChange,
+            Consumer<Failure> opened) {
+        this.engine = engine;
+        this.config = config;
+        this.address = address;
+        this.onChange = onChange;
+        this.opened = opened;
+        number = engine.number();
+        var slow = engine.in(Rules.ATTEMPT, () -> end(Failure.broken(null,
+                "the connection was not made within " + Rules.text(Rules.ATTEMPT))));
+        Engine.thread(() -> read(() -> {
+            engine.cancel(slow);
+            greet(login);
+        }), "redislock-" + address).start();
+    }
+
+    private void read(Runnable connected) {
+        try {
+            int colon = address.lastIndexOf(':');
+            String host = address.substring(0, colon).replaceAll("^\\[|\\]$", "");
+            int port = Integer.parseInt(address.substring(colon + 1));
+            var talks = connect(host, port);
+            var replies = new Resp(new BufferedInputStream(talks.getInputStream()));
+            var requests = talks.getOutputStream();
+            Engine.thread(() -> write(requests), "redislock-" + address + "-writer").start();
+            engine.run(connected);
+            while (true) {
+                Object reply = replies.read();
+                engine.run(() -> take(reply));
+            }
+        } catch (UnknownHostException e) {
+            engine.run(() -> end(Failure.broken(e, "the name of the host is unknown")));
+        } catch (IOException | RuntimeException | Error e) {
+            engine.run(() -> end(Failure.broken(e, "the connection ended: " + e.getMessage())));
+        }
+    }
+
+    private Socket connect(String host, int port) throws IOException {
+        var plain = new Socket();
+        socket = plain;
+        if (engine.get(() -> why != null)) {
+            plain.close();
+        }
+        plain.setTcpNoDelay(true);
+        plain.setKeepAlive(true);
+        plain.connect(new InetSocketAddress(host, port), (int) (Rules.ATTEMPT / Rules.MILLISECOND));
+        if (config.tls() == null) {
+            return plain;
+        }
+        var secure = (SSLSocket) config.tls().createSocket(plain, host, port, true);
+        var parameters = secure.getSSLParameters();
+        parameters.setEndpointIdentificationAlgorithm("HTTPS");
+        secure.setSSLParameters(parameters);
+        secure.startHandshake();
+        return secure;
+    }
+
+    private void write(OutputStream to) {
+        try {
+            while (true) {
+                byte[] bytes;
+                writing.lock();
+                try {
+                    while (out.size() == 0 && !closed) {
+                        toWrite.awaitUninterruptibly();
+                    }
+                    if (closed) {
+                        return;
+                    }
+                    bytes = out.toByteArray();
+                    out = bytes.length > 1 << 16 ? new ByteArrayOutputStream() : out;
+                    out.reset();
+                } finally {
+                    writing.unlock();
+                }
+                to.write(bytes);
+                to.flush();
+            }
+        } catch (IOException e) {
+            engine.run(() -> end(Failure.broken(e, "the connection ended: " + e.getMessage())));
+        }
+    }
+
+    private void greet(Login login) {
+        var requests = new ArrayDeque<List<String>>();
+        boolean logsIn = !login.user().isEmpty() || !login.password().isEmpty();
+        requests.add(logsIn ? List.of("HELLO", "3", "AUTH", login.user().isEmpty() ? "default" : login.user(), login.password())
+                : List.of("HELLO", "3"));
+        if (login.database() != 0) {
+            requests.add(List.of("SELECT", Integer.toString(login.database())));
+        }
+        if (onChange != null) {
+            requests.add(List.of("CLIENT", "TRACKING", "ON"));
+        }
+        greet(requests);
+    }
+
+    private void greet(ArrayDeque<List<String>> requests) {
+        var words = requests.poll();
+        if (words == null) {
+            var then = opened;
+            opened = null;
+            if (then != null) {
+                then.accept(null);
+            }
+            return;
+        }
+        send(words, null, Rules.ATTEMPT, (reply, failed) -> {
+            String first = words.get(0);
+            if (failed == null && first.equals("CLIENT")) {
+                tracks = true;
+            } else if (failed != null && failed.isRefused() && !first.equals("CLIENT")) {
+                boolean unknown = first.equals("HELLO") && (failed.text().startsWith("NOPROTO")
+                        || failed.text().toLowerCase(Locale.ROOT).startsWith("err unknown command"));
+                end(Failure.refused(unknown ? NO_HELLO : failed.text() + " (" + address + ")"));
+                return;
+            } else if (failed != null && !failed.isRefused()) {
+                return; // it has ended
+            }
+            greet(requests);
+        });
+    }
+
+    boolean hasEnded() {
+        return why != null;
+    }
+
+    /** Sends this after all that was sent, and before it what {@code before} returns. */
+    Call send(List<String> words, Function<Link, List<List<String>>> before, long limit, Then then) {
+        var call = new Call(then);
+        call.number = engine.number();
+        if (why != null) {
+            engine.soon(() -> then.done(null, why));
+            return call;
+        }
+        var bytes = new ArrayList<byte[]>();
+        var first = before == null ? null : before.apply(this);
+        if (first != null) {
+            for (var each : first) {
+                bytes.add(Resp.command(each));
+                pending.add(new Call((reply, failed) -> { }));
+            }
+        }
+        bytes.add(Resp.command(words));
+        pending.add(call);
+        writing.lock();
+        try {
+            bytes.forEach(out::writeBytes);
+            toWrite.signal();
+        } finally {
+            writing.unlock();
+        }
+        call.limit = engine.in(limit, () -> {
+            givenUp = true;
+            end(Failure.broken(null, "no reply for " + Rules.text(limit)));
+        });
+        return call;
+    }
+
+    private void take(Object reply) {
+        if (why != null) {
+            return;
+        }
+        if (reply instanceof Resp.Push push) {
+            if (push.items().size() > 1 && "invalidate".equals(push.items().get(0)) && onChange != null) {
+                onChange.accept(push.items().get(1) instanceof List<?> names ? names : null);
+            }
+            return;
+        }
+        var call = pending.poll();
+        if (call == null) {
+            end(Failure.broken(null, "the connection ended: the server replied to what was not asked"));
+            return;
+        }
+        engine.cancel(call.limit);
+        if (reply instanceof Resp.Refusal refusal) {
+            call.then.done(null, Failure.refused(refusal.text()));
+        } else {
+            call.then.done(reply, null);
+        }
+    }
+
+    /** Ends the connection, and says to all that wait for a reply why. */
+    void end(Failure cause) {
+        if (why != null) {
+            return;
+        }
+        why = Failure.broken(cause.cause(), cause.text()); // they were not refused themselves
+        writing.lock();
+        try {
+            closed = true;
+            toWrite.signal();
+        } finally {
+            writing.unlock();
+        }
+        var calls = List.copyOf(pending);
+        pending.clear();
+        var then = opened;
+        opened = null;
+        engine.soon(() -> {
+            for (var call : calls) {
+                engine.cancel(call.limit);
+                call.then.done(null, why);
+            }
+            if (then != null) {
+                then.accept(cause);
+            } else if (onChange != null) {
+                onChange.accept(null);
+            }
+        });
+        try {
+            var made = socket;
+            if (made != null) {
+                made.close();
+            }
+        } catch (IOException e) {
+            return; // nothing is left to be said over it
+        }
+    }
+}

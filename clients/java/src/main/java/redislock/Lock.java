@@ -1,0 +1,291 @@
+package redislock;
+
+import java.time.Duration;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Describes a lock, or several. It holds nothing itself, never changes, and may be acquired any number of times by any
+ * threads. Each method that sets something returns another Lock.
+ */
+public final class Lock {
+    /** What is set for one lock; 0 for a duration that is not set, and -1 for a wait without an end. */
+    record Options(long lease, long most, long minHold, long maxHold, boolean renews, @Nullable String owner) {}
+
+    private final Core core;
+    private final List<String> names;
+    private final Wanted.Kind kind;
+    private final int limit;
+    private final Options options;
+
+    Lock(Core core, Wanted.Kind kind, int limit, List<String> names, String prefix) {
+        Rules.check(!names.isEmpty() && names.size() <= Rules.MOST_NAMES, "many takes 1 to %d names, not %d",
+                Rules.MOST_NAMES, names.size());
+        var seen = new HashSet<String>();
+        for (String name : names) {
+            Rules.check(!name.isEmpty(), "the name of a lock must not be empty");
+            Rules.check(seen.add(name), "many takes each name once, and '%s' is named twice", name);
+        }
+        Rules.check(kind != Wanted.Kind.LIMITED || limit >= 1 && limit <= Rules.HIGHEST_LIMIT,
+                "the limit of a semaphore must be from 1 to %d, not %d", Rules.HIGHEST_LIMIT, limit);
+        this.core = core;
+        this.kind = kind;
+        this.limit = limit;
+        this.names = names.stream().map(name -> prefix + name).toList();
+        options = new Options(core.options.lease, -1, 0, 0, true, null);
+    }
+
+    private Lock(Lock like, Options options) {
+        core = like.core;
+        kind = like.kind;
+        limit = like.limit;
+        names = like.names;
+        this.options = options;
+    }
+
+    /**
+     * Bounds the wait. Without it, an acquire waits without an end.
+     *
+     * @param most how long to wait: 0 or more
+     * @return another Lock
+     */
+    public Lock waitFor(Duration most) {
+        Rules.check(!most.isNegative(), "waitFor must be 0 or more, not %s", most);
+        return with(options.lease, Rules.nanos(most), options.minHold, options.maxHold, options.renews, options.owner);
+    }
+
+    /**
+     * Sets how long the hold lasts unless it is renewed, in place of the lease of the Locks.
+     *
+     * @param lease 100 ms or more
+     * @return another Lock
+     */
+    public Lock lease(Duration lease) {
+        return with(Rules.checkLease("lease", lease), options.most, options.minHold, options.maxHold, options.renews,
+                options.owner);
+    }
+
+    /**
+     * Leaves the lease to its end: the hold ends then.
+     *
+     * @return another Lock
+     */
+    public Lock noRenewal() {
+        return with(options.lease, options.most, options.minHold, options.maxHold, false, options.owner);
+    }
+
+    /**
+     * Keeps the lock taken from its grant at least this long, whatever happens to the holder: the server keeps it. A release
+     * before ends the hold for its holder, and leaves the lock taken for the rest. A job that is to be done once a minute on
+     * any machine takes a lock with {@code minHold(Duration.ofSeconds(50)).tryAcquire()}. Not for readers and leaders.
+     *
+     * @param least 100 ms or more, and maxHold or less
+     * @return another Lock
+     */
+    public Lock minHold(Duration least) {
+        Rules.check(kind != Wanted.Kind.SHARED,
+                "minHold is for locks that one owner holds, and for semaphores, and not for readers");
+        return with(options.lease, options.most, Rules.checkLease("minHold", least), options.maxHold, options.renews,
+                options.owner);
+    }
+
+    /**
+     * Sets after what time the hold ends at the latest. The last lease is cut to it.
+     *
+     * @param most 100 ms or more, and minHold or more
+     * @return another Lock
+     */
+    public Lock maxHold(Duration most) {
+        return with(options.lease, options.most, options.minHold, Rules.checkLease("maxHold", most), options.renews,
+                options.owner);
+    }
+
+    /**
+     * Sets who holds. For the server all requests of one owner are the same, so use it for the several locks of one task: the
+     * server sees its deadlocks with others. Two holds of one owner and lock are one hold.
+     *
+     * @param owner 1 to 256 bytes, and not *
+     * @return another Lock
+     */
+    public Lock owner(String owner) {
+        int bytes = owner.getBytes(java.nio.charset.StandardCharsets.UTF_8).length;
+        Rules.check(bytes >= 1 && bytes <= Rules.LONGEST_OWNER && !owner.equals("*"),
+                "owner must have from 1 to %d bytes, and not be *, which is another owner each time", Rules.LONGEST_OWNER);
+        return with(options.lease, options.most, options.minHold, options.maxHold, options.renews, owner);
+    }
+
+    private Lock with(long lease, long wait, long minHold, long maxHold, boolean renews, String owner) {
+        Rules.check(maxHold == 0 || minHold <= maxHold, "minHold must be maxHold (%s) or less, not %s",
+                Rules.text(maxHold), Rules.text(minHold));
+        return new Lock(this, new Options(lease, wait, minHold, maxHold, renews, owner));
+    }
+
+    boolean hasMinHold() {
+        return options.minHold > 0;
+    }
+
+    String label() {
+        return Rules.label(names, core.options.prefix.length());
+    }
+
+    Core core() {
+        return core;
+    }
+
+    /**
+     * Takes the lock. It waits until it is granted, or until {@link #waitFor} ends. Without that, it fails with a
+     * {@link ConnectionFailedException} when no server has replied at all for the server's time-out. After an exception
+     * nothing is held.
+     *
+     * @return the hold; close it
+     * @throws InterruptedException if the thread is interrupted before the grant: nothing is held then
+     * @throws LockTimeoutException if another owner held the lock for all of the wait
+     * @throws LockException if the lock could not be acquired for another reason
+     */
+    public Hold acquire() throws InterruptedException {
+        var waiting = startNow(options.most, false);
+        var hold = waiting.get();
+        if (hold == null) {
+            throw waiting.timedOut().exception();
+        }
+        return hold;
+    }
+
+    /**
+     * Takes the lock if it is free. It leaves no place in the queue. An exception says that it is not known whether the lock
+     * is free, or why it cannot be granted.
+     *
+     * @return the hold; empty if the server said that another owner holds the lock
+     * @throws InterruptedException if the thread is interrupted before the answer: nothing is held then
+     */
+    public Optional<Hold> tryAcquire() throws InterruptedException {
+        return Optional.ofNullable(startNow(0, true).get());
+    }
+
+    /**
+     * Takes the lock, and waits in no thread. The future fails with what {@link #acquire} throws, as its cause. Cancel the
+     * future itself to end the wait: a grant that comes late is released. To cancel a dependent stage of it does not end it.
+     *
+     * @return the hold
+     */
+    public CompletableFuture<Hold> acquireAsync() {
+        var given = new Waiting.Given();
+        Waiting waiting;
+        try {
+            waiting = start(options.most, options.most == 0);
+        } catch (LockException e) {
+            given.completeExceptionally(e);
+            return given;
+        }
+        given.follow(waiting);
+        return given;
+    }
+
+    /** Sends nothing for a thread that is interrupted already. */
+    private Waiting startNow(long wait, boolean once) throws InterruptedException {
+        if (Thread.interrupted()) {
+            throw new InterruptedException();
+        }
+        return start(wait, once);
+    }
+
+    private Waiting start(long wait, boolean once) {
+        boolean isSemaphore = kind == Wanted.Kind.LIMITED;
+        return core.engine.get(() -> {
+            if (core.isClosing) {
+                throw Problem.closed().named(label(), 0).exception();
+            }
+            int nested = core.heldByBodies(names, options.owner);
+            if (nested > 0 && nested >= (isSemaphore ? limit : 1)) {
+                throw new Problem(Problem.Kind.ALREADY_HELD, label(),
+                        "the body that acquires it runs under it: the thread would wait for itself", null).exception();
+            }
+            var waiting = new Waiting(core, options, label());
+            waiting.acquire = new Acquire(core, wanted(), wait < 0 ? Clock.NEVER : Clock.after(Clock.now(), wait),
+                    once || wait == 0, waiting::done);
+            waiting.acquire.start();
+            return waiting;
+        });
+    }
+
+    private Wanted wanted() {
+        long lease = options.maxHold > 0 ? Math.min(options.lease, options.maxHold) : options.lease;
+        return new Wanted(names, core.options.prefix.length(), kind, limit, Math.max(lease, options.minHold),
+                Math.max(Rules.FIRST_LEASE, options.minHold), options.owner == null ? core.newOwner() : options.owner);
+    }
+
+    /**
+     * A body that returns something.
+     *
+     * @param <T> what it returns
+     * @param <X> what it may throw
+     */
+    @FunctionalInterface
+    public interface Body<T extends @Nullable Object, X extends Exception> {
+        /**
+         * Works under the lock.
+         *
+         * @param hold the hold, which is released afterwards
+         * @return the result
+         * @throws X as it likes
+         */
+        T apply(Hold hold) throws X;
+    }
+
+    /**
+     * A body that returns nothing.
+     *
+     * @param <X> what it may throw
+     */
+    @FunctionalInterface
+    public interface Work<X extends Exception> {
+        /**
+         * Works under the lock.
+         *
+         * @param hold the hold, which is released afterwards
+         * @throws X as it likes
+         */
+        void accept(Hold hold) throws X;
+    }
+
+    /**
+     * Acquires the lock, runs the body, and releases the lock however the body ends.
+     *
+     * @param <X> what the body may throw
+     * @param body the work
+     * @throws X what the body throws, with a {@link LockLostException} suppressed if the lock was lost
+     * @throws InterruptedException as {@link #acquire} does
+     * @throws LockLostException if the lock was lost though the body has finished
+     * @throws AlreadyHeldException if the thread is in the body of a run or a call under the same lock
+     */
+    public <X extends Exception> void run(Work<X> body) throws X, InterruptedException {
+        this.<@Nullable Object, X>call(hold -> {
+            body.accept(hold);
+            return null;
+        });
+    }
+
+    /**
+     * Acquires the lock, calls the body, and releases the lock however the body ends, as {@link #run} does.
+     *
+     * @param <T> what the body returns
+     * @param <X> what the body may throw
+     * @param body the work
+     * @return what the body returns
+     * @throws X what the body throws
+     * @throws InterruptedException as {@link #acquire} does
+     */
+    public <T extends @Nullable Object, X extends Exception> T call(Body<T, X> body) throws X, InterruptedException {
+        var hold = acquire();
+        core.engine.run(() -> core.enterBody(hold.held()));
+        // A close that waits for the body waits for its release, too.
+        try (hold) {
+            return body.apply(hold);
+        } finally {
+            core.engine.run(() -> core.leaveBody(hold.held()));
+        }
+    }
+}

@@ -1,0 +1,71 @@
+package redislock;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * Who holds a lock and who waits for it.
+ *
+ * @param kind {@code exclusive}, {@code shared} or {@code limit}
+ * @param limit how many may hold a lock of the kind {@code limit}; else 0
+ * @param holders the first ten that hold it, the oldest token first
+ * @param holds how many hold it
+ * @param queue the first ten that wait, the next one first
+ * @param waiters how many wait
+ */
+public record LockInfo(String kind, int limit, List<Holder> holders, int holds, List<Waiter> queue, int waiters) {
+
+    /**
+     * An owner that holds a lock.
+     *
+     * @param owner who holds it
+     * @param token the fencing token of the hold
+     * @param left what is left of the lease
+     * @param held how long it is since the grant
+     */
+    public record Holder(String owner, long token, Duration left, Duration held) {}
+
+    /**
+     * An owner that waits for a lock.
+     *
+     * @param owner who waits
+     * @param waited for how long
+     */
+    public record Waiter(String owner, Duration waited) {}
+
+    static LockInfo of(Map<?, ?> fields) {
+        var holders = new ArrayList<Holder>();
+        for (Map<?, ?> row : rows(fields.get("holders"))) {
+            holders.add(new Holder(text(row.get("owner")), number(row.get("token")),
+                    Duration.ofMillis(number(row.get("lease-left-ms"))), Duration.ofMillis(number(row.get("held-ms")))));
+        }
+        var queue = new ArrayList<Waiter>();
+        for (Map<?, ?> row : rows(fields.get("queue"))) {
+            queue.add(new Waiter(text(row.get("owner")), Duration.ofMillis(number(row.get("waited-ms")))));
+        }
+        return new LockInfo(text(fields.get("kind")), (int) number(fields.get("limit")), List.copyOf(holders),
+                (int) number(fields.get("holds")), List.copyOf(queue), (int) number(fields.get("waiters")));
+    }
+
+    private static List<Map<?, ?>> rows(Object field) {
+        var found = new ArrayList<Map<?, ?>>();
+        if (field instanceof List<?> items) {
+            for (Object item : items) {
+                if (item instanceof Map<?, ?> row) {
+                    found.add(row);
+                }
+            }
+        }
+        return found;
+    }
+
+    private static long number(Object field) {
+        return field instanceof Long found ? found : 0;
+    }
+
+    private static String text(Object field) {
+        return field instanceof String found ? found : "";
+    }
+}

@@ -1,0 +1,12 @@
+package redislock;
+
+import org.jspecify.annotations.Nullable;
+
+/** The lock is of another kind now. */
+public class LockKindMismatchException extends LockException {
+    private static final long serialVersionUID = 1L;
+
+    LockKindMismatchException(String message, @Nullable Throwable cause) {
+        super(message, cause);
+    }
+}

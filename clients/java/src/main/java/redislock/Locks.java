@@ -1,0 +1,433 @@
+package redislock;
+
+import java.io.IOException;
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.function.BiConsumer;
+import java.util.function.Consumer;
+import javax.net.ssl.SSLSocketFactory;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The locks of one server, of the primary that sentinels know, or of a cluster. Make one for a program, and close it after
+ * what uses it. Any threads may share it.
+ *
+ * <pre>{@code
+ * try (Locks locks = Locks.open("redis://127.0.0.1:6379");
+ *      Hold hold = locks.lock("invoice:42").waitFor(Duration.ofSeconds(5)).acquire()) {
+ *   hold.check();
+ *   jdbc.update("UPDATE invoice SET paid=1, fence=? WHERE id=42 AND fence<=?", hold.token(), hold.token());
+ * }
+ * }</pre>
+ */
+public final class Locks implements AutoCloseable {
+    private final Core core;
+
+    private Locks(Core core) {
+        this.core = core;
+    }
+
+    /**
+     * Returns the locks of one server. It connects when it is first used.
+     *
+     * @param url redis://user:password@host:port/database, or rediss:// for TLS
+     * @return the locks
+     */
+    public static Locks open(String url) {
+        return builder().url(url).open();
+    }
+
+    /**
+     * Returns a builder, for all that a URL does not say.
+     *
+     * @return a builder with the defaults
+     */
+    public static Builder builder() {
+        return new Builder();
+    }
+
+    /**
+     * Describes a lock that one owner holds alone. Nothing is sent until it is acquired.
+     *
+     * @param name its name
+     * @return the lock
+     */
+    public Lock lock(String name) {
+        return describe(Wanted.Kind.EXCLUSIVE, 0, List.of(name));
+    }
+
+    /**
+     * Describes the same as {@link #lock}, by the name that says that it excludes those that {@link #read}.
+     *
+     * @param name its name
+     * @return the lock
+     */
+    public Lock write(String name) {
+        return lock(name);
+    }
+
+    /**
+     * Describes a lock that readers hold together. A writer holds it alone, by {@link #write}.
+     *
+     * @param name its name
+     * @return the lock
+     */
+    public Lock read(String name) {
+        return describe(Wanted.Kind.SHARED, 0, List.of(name));
+    }
+
+    /**
+     * Describes a lock that several owners hold at once. All have to name the same limit.
+     *
+     * @param name its name
+     * @param limit how many hold it at most: 1 to 1,000,000
+     * @return the lock
+     */
+    public Lock semaphore(String name, int limit) {
+        return describe(Wanted.Kind.LIMITED, limit, List.of(name));
+    }
+
+    /**
+     * Describes locks that are taken together, all or none, with one token. In a cluster their names need one hash tag.
+     *
+     * @param names 1 to 64 names
+     * @return the lock
+     */
+    public Lock many(List<String> names) {
+        return describe(Wanted.Kind.EXCLUSIVE, 0, List.copyOf(names));
+    }
+
+    /**
+     * Describes several locks that readers hold together.
+     *
+     * @param names 1 to 64 names
+     * @return the lock
+     */
+    public Lock readMany(List<String> names) {
+        return describe(Wanted.Kind.SHARED, 0, List.copyOf(names));
+    }
+
+    private Lock describe(Wanted.Kind kind, int limit, List<String> names) {
+        return new Lock(core, kind, limit, names, core.options.prefix);
+    }
+
+    /**
+     * Describes an election: the holder of the lock leads.
+     *
+     * @param lock an exclusive lock, whose lease says how long the server takes a silent leader for the leader
+     * @return the election, in which {@link Leader#start} stands
+     */
+    public Leader leader(Lock lock) {
+        Rules.check(lock.core() == core, "lock must be one of these Locks");
+        return new Leader(lock);
+    }
+
+    /**
+     * Asks the server whether this is the token of a live hold of the lock.
+     *
+     * @param name the name of the lock
+     * @param token a token: 1 or more
+     * @throws FencedException if it is not
+     * @throws InterruptedException if the thread is interrupted before the answer
+     */
+    public void checkToken(String name, long token) throws InterruptedException {
+        Rules.check(!name.isEmpty() && token > 0 && token < 1L << 53,
+                "checkToken needs a name, and a token from 1 to 2^53 - 1: '%s', %d", name, token);
+        boolean isLive = ask(name, then -> core.fence(core.options.prefix + name, token, then));
+        if (!isLive) {
+            throw new Problem(Problem.Kind.FENCED, name, "the token " + token + " is not that of a live hold", null).exception();
+        }
+    }
+
+    /**
+     * Asks who holds the lock and who waits for it.
+     *
+     * @param name the name of the lock
+     * @return empty if no client does
+     * @throws InterruptedException if the thread is interrupted before the answer
+     */
+    public Optional<LockInfo> info(String name) throws InterruptedException {
+        Rules.check(!name.isEmpty(), "the name of a lock must not be empty");
+        return Optional.ofNullable(ask(name, then -> core.info(core.options.prefix + name, then)));
+    }
+
+    /**
+     * Returns if the server is reachable and has the module.
+     *
+     * @throws ModuleMissingException if it lacks the module
+     * @throws ConnectionFailedException if it is not reachable
+     * @throws InterruptedException if the thread is interrupted before the answer
+     */
+    public void ping() throws InterruptedException {
+        info("redislock:ping");
+    }
+
+    private <T> T ask(String name, Consumer<BiConsumer<T, Problem>> question) throws InterruptedException {
+        if (core.isClosing) {
+            throw Problem.closed().exception();
+        }
+        record End<T>(T value, Problem problem) {}
+        var done = new CompletableFuture<End<T>>();
+        core.engine.run(() -> question.accept((value, problem) -> done.complete(new End<>(value, problem))));
+        try {
+            var end = done.get();
+            if (end.problem() != null) {
+                throw end.problem().named(name, 0).exception();
+            }
+            return end.value();
+        } catch (ExecutionException e) {
+            throw new AssertionError(e); // it is only ever completed
+        }
+    }
+
+    /** Closes, within 5 s, as {@link #close(Duration)} does. */
+    @Override
+    public void close() {
+        close(Rules.FAREWELL.minusMillis(500));
+    }
+
+    /**
+     * Ends all: acquires fail with {@link LocksClosedException}, holders are told by {@link Hold#lost}, and holds are released.
+     * It waits for the bodies of run and call in other threads, and then for the server, for this time at most. A body that
+     * still works then keeps its lease. It never throws, and a second call does nothing. An interrupted thread waits for
+     * nothing, and keeps its flag.
+     *
+     * @param most how long it may take; 0 waits for no server
+     */
+    public void close(Duration most) {
+        core.close(most.isNegative() ? Duration.ZERO : most);
+    }
+
+    /** Sets what is not a default, and opens. */
+    public static final class Builder {
+        static final LockListener SILENT = new LockListener() { };
+
+        long lease = Rules.DEFAULT_LEASE;
+        LockListener listener = SILENT;
+        String label = defaultLabel();
+        String prefix = "";
+        long serverTimeout = Rules.SERVER_TIMEOUT;
+        int maxQueued = Rules.MAX_QUEUED;
+        private List<String> addresses = List.of("127.0.0.1:6379");
+        private @Nullable String primary;
+        private boolean isCluster;
+        private Link.Login login = new Link.Login("", "", 0);
+        private Link.Login sentinelLogin = login;
+        private @Nullable SSLSocketFactory tls;
+
+        private Builder() {}
+
+        private static String defaultLabel() {
+            String host;
+            try { // without a look-up of the name, which may take long
+                host = Files.readString(Path.of("/proc/sys/kernel/hostname")).trim();
+            } catch (IOException e) {
+                host = System.getenv().getOrDefault("COMPUTERNAME", System.getenv().getOrDefault("HOSTNAME", "unknown"));
+            }
+            return host + ":" + ProcessHandle.current().pid();
+        }
+
+        /**
+         * Names one server, with its login and database.
+         *
+         * @param url redis://user:password@host:port/database, or rediss:// for TLS
+         * @return this
+         */
+        public Builder url(String url) {
+            URI parsed;
+            try {
+                parsed = new URI(url);
+            } catch (URISyntaxException e) { // whose text has the password
+                throw new IllegalArgumentException("the URL must be redis://user:password@host:port/database, and is no URL");
+            }
+            String scheme = String.valueOf(parsed.getScheme());
+            Rules.check(scheme.equals("redis") || scheme.equals("rediss"),
+                    "the URL must begin with redis:// or rediss://, not %s://", scheme);
+            Rules.check(parsed.getHost() != null, "the URL must name a host: redis://user:password@host:port/database");
+            String path = parsed.getPath() == null ? "" : parsed.getPath().replaceFirst("^/", "");
+            Rules.check(path.matches("[0-9]{0,6}"), "the database in the URL must be a number, not '%s'", path);
+            addresses = List.of(address(parsed.getHost() + ":" + (parsed.getPort() < 0 ? 6379 : parsed.getPort())));
+            String user = "";
+            String password = "";
+            if (parsed.getRawUserInfo() != null) {
+                String[] parts = parsed.getRawUserInfo().split(":", 2);
+                user = decoded(parts[0]);
+                password = parts.length > 1 ? decoded(parts[1]) : "";
+            }
+            login = new Link.Login(user, password, path.isEmpty() ? 0 : Integer.parseInt(path));
+            if (scheme.equals("rediss") && tls == null) {
+                tls = (SSLSocketFactory) SSLSocketFactory.getDefault();
+            }
+            return this;
+        }
+
+        private static String decoded(String text) {
+            return java.net.URLDecoder.decode(text.replace("+", "%2B"), StandardCharsets.UTF_8);
+        }
+
+        private static String address(String address) {
+            Rules.check(address.matches(".+:[0-9]{1,5}"), "an address must be host:port, not '%s'", address);
+            int port = Integer.parseInt(address.substring(address.lastIndexOf(':') + 1));
+            Rules.check(port >= 1 && port <= 65535, "a port must be from 1 to 65535, not %d", port);
+            return address;
+        }
+
+        /**
+         * Names some sentinels.
+         *
+         * @param name the name under which they know the primary
+         * @param sentinels their addresses, as host:port
+         * @return this
+         */
+        public Builder sentinel(String name, List<String> sentinels) {
+            Rules.check(!name.isEmpty(), "sentinel needs the name of the primary");
+            named(sentinels);
+            primary = name;
+            isCluster = false;
+            return this;
+        }
+
+        /**
+         * Names some nodes of a cluster.
+         *
+         * @param nodes their addresses, as host:port
+         * @return this
+         */
+        public Builder cluster(List<String> nodes) {
+            named(nodes);
+            primary = null;
+            isCluster = true;
+            return this;
+        }
+
+        private void named(List<String> all) {
+            Rules.check(!all.isEmpty(), "at least one address must be named, as 127.0.0.1:6379");
+            addresses = all.stream().map(Builder::address).toList();
+        }
+
+        /**
+         * Logs in at servers.
+         *
+         * @param user the name of the user; empty for the default one
+         * @param password the password
+         * @return this
+         */
+        public Builder login(String user, String password) {
+            login = new Link.Login(user, password, login.database());
+            return this;
+        }
+
+        /**
+         * Logs in at sentinels.
+         *
+         * @param user the name of the user; empty for the default one
+         * @param password the password
+         * @return this
+         */
+        public Builder sentinelLogin(String user, String password) {
+            sentinelLogin = new Link.Login(user, password, 0);
+            return this;
+        }
+
+        /**
+         * Makes connections by TLS. Each server has to show a certificate for its address.
+         *
+         * @param factory makes sockets, as {@code SSLContext.getSocketFactory()} does
+         * @return this
+         */
+        public Builder tls(SSLSocketFactory factory) {
+            tls = factory;
+            return this;
+        }
+
+        /**
+         * Sets how long a hold lasts unless it is renewed: 30 s by default.
+         *
+         * @param lasts 100 ms or more
+         * @return this
+         */
+        public Builder lease(Duration lasts) {
+            lease = Rules.checkLease("lease", lasts);
+            return this;
+        }
+
+        /**
+         * Sets who hears what becomes of locks.
+         *
+         * @param hears the listener
+         * @return this
+         */
+        public Builder listener(LockListener hears) {
+            listener = hears;
+            return this;
+        }
+
+        /**
+         * Sets who holds, for operators: host:pid by default. The owner of each hold is the label and a UUID.
+         *
+         * @param who 1 to 216 bytes
+         * @return this
+         */
+        public Builder label(String who) {
+            int bytes = who.getBytes(StandardCharsets.UTF_8).length;
+            Rules.check(bytes >= 1 && bytes <= Rules.LONGEST_OWNER - 40, "label must have from 1 to %d bytes, not %d",
+                    Rules.LONGEST_OWNER - 40, bytes);
+            label = who;
+            return this;
+        }
+
+        /**
+         * Sets what stands before each name on the server: nothing by default.
+         *
+         * @param before as {@code lock:}
+         * @return this
+         */
+        public Builder prefix(String before) {
+            prefix = before;
+            return this;
+        }
+
+        /**
+         * Sets how long no server may answer while an acquire waits without an end: 10 s by default.
+         *
+         * @param most 2 s or more
+         * @return this
+         */
+        public Builder serverTimeout(Duration most) {
+            Rules.check(most.toMillis() >= 2000, "serverTimeout must be 2 s or more, not %s", most);
+            serverTimeout = Rules.nanos(most);
+            return this;
+        }
+
+        /**
+         * Sets how many of this process the server queues for one lock; the others queue in the process. It is also how many
+         * connections may wait for several locks at once. 16 by default.
+         *
+         * @param most 1 or more
+         * @return this
+         */
+        public Builder maxQueuedPerLock(int most) {
+            Rules.check(most >= 1, "maxQueuedPerLock must be 1 or more, not %d", most);
+            maxQueued = most;
+            return this;
+        }
+
+        /**
+         * Returns the locks. They connect when they are first used.
+         *
+         * @return the locks
+         */
+        public Locks open() {
+            Rules.check(!isCluster || login.database() == 0, "the database must be 0 in a cluster, not %d", login.database());
+            return new Locks(new Core(this, new Servers.Config(addresses, primary, isCluster, login, sentinelLogin, tls)));
+        }
+    }
+}

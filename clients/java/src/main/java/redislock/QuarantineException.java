@@ -1,0 +1,24 @@
+package redislock;
+
+import java.time.Duration;
+
+/** The server grants no new lock yet, for it may have lost some. */
+public class QuarantineException extends LockException {
+    private static final long serialVersionUID = 1L;
+    /** How long the server grants nothing. */
+    private final Duration left;
+
+    QuarantineException(String message, Duration left) {
+        super(message, null);
+        this.left = left;
+    }
+
+    /**
+     * Returns how long the server grants nothing.
+     *
+     * @return the rest of the quarantine
+     */
+    public Duration left() {
+        return left;
+    }
+}

@@ -1,0 +1,103 @@
+package redislock;
+
+import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+
+/** Hands the end of an acquire to its caller. */
+final class Waiting {
+    private final Core core;
+    private final Lock.Options options;
+    private final String label;
+    Acquire acquire;
+    /** The hold; null if another owner held the lock. */
+    private final CompletableFuture<Hold> end = new CompletableFuture<>();
+    private Problem problem;
+
+    Waiting(Core core, Lock.Options options, String label) {
+        this.core = core;
+        this.options = options;
+        this.label = label;
+    }
+
+    /** Takes the end: a step of the engine. */
+    void done(Acquire.Grant got, Problem why) {
+        var waited = Duration.ofNanos(Clock.age(acquire.began()));
+        Hold hold = null;
+        if (got != null) {
+            var held = new Held(core, acquire.wanted, got, options);
+            hold = new Hold(core, held);
+            core.keeper.register(held, hold);
+            core.tell(listener -> listener.granted(label, waited));
+        } else if (why == null) {
+            core.tell(listener -> listener.timedOut(label, waited));
+        } else {
+            problem = why.named(label, acquire.wanted.lease);
+        }
+        end.complete(hold);
+    }
+
+    Problem timedOut() {
+        return new Problem(Problem.Kind.TIMEOUT, "", "could not acquire lock '" + label + "' within "
+                + Rules.text(Clock.age(acquire.began())) + ": another owner holds it", null);
+    }
+
+    /** Waits for the end. An interrupt ends the wait, and a grant that came with it is given up. */
+    Hold get() throws InterruptedException {
+        try {
+            var hold = end.get();
+            if (problem != null) {
+                throw problem.exception();
+            }
+            return hold;
+        } catch (InterruptedException e) {
+            cancel();
+            throw e;
+        } catch (ExecutionException e) {
+            throw new AssertionError(e); // it is only ever completed
+        }
+    }
+
+    private void cancel() {
+        core.engine.run(() -> {
+            acquire.end(new Problem(Problem.Kind.CANCELLED, label, "the wait was cancelled", null));
+            var hold = end.getNow(null);
+            if (hold != null) {
+                hold.releaseNow();
+            }
+        });
+    }
+
+    /** What the caller of acquireAsync is given. */
+    static final class Given extends CompletableFuture<Hold> {
+        private volatile Waiting waiting;
+
+        void follow(Waiting of) {
+            waiting = of;
+            of.end.thenAcceptAsync(hold -> {
+                if (of.problem != null) {
+                    completeExceptionally(of.problem.exception());
+                } else if (hold == null) {
+                    completeExceptionally(of.timedOut().exception());
+                } else if (!complete(hold)) {
+                    hold.releaseNow(); // it was cancelled
+                }
+            }, of.core.engine.completing);
+        }
+
+        @Override
+        public boolean cancel(boolean mayInterruptIfRunning) {
+            boolean isCancelled = super.cancel(mayInterruptIfRunning);
+            var of = waiting;
+            if (isCancelled && of != null) {
+                of.cancel();
+            }
+            return isCancelled;
+        }
+
+        @Override
+        public <U> CompletableFuture<U> newIncompleteFuture() {
+            return new CompletableFuture<>();
+        }
+    }
+}

@@ -1,0 +1,209 @@
+package redislock;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static redislock.Server.SLACK;
+import static redislock.Server.eventually;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+@Timeout(value = 120, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
+class LocksTest {
+    private static Server server;
+    private Locks locks;
+
+    @BeforeAll
+    static void start() {
+        server = new Server();
+    }
+
+    @AfterAll
+    static void end() {
+        server.close();
+    }
+
+    @BeforeEach
+    void open() {
+        locks = server.locks();
+    }
+
+    @AfterEach
+    void close() {
+        locks.close();
+    }
+
+    @Test
+    void lockIsHeldUntilItIsClosed() throws Exception {
+        try (Hold hold = locks.lock("invoice:42").waitFor(SLACK).acquire()) {
+            hold.check();
+            assertTrue(hold.token() > 0);
+            assertEquals(List.of("invoice:42"), hold.names());
+            assertTrue(hold.remaining().compareTo(Duration.ofSeconds(30)) < 0);
+            assertTrue(hold.reason().isEmpty());
+            var info = locks.info("invoice:42").orElseThrow();
+            assertEquals("exclusive", info.kind());
+            assertEquals(hold.owner(), info.holders().get(0).owner());
+            assertEquals(hold.token(), info.holders().get(0).token());
+            var busy = assertThrows(LockTimeoutException.class, () ->
+                    locks.lock("invoice:42").waitFor(Duration.ofMillis(20)).acquire());
+            assertTrue(busy.getMessage().contains("'invoice:42'"), busy.getMessage());
+        }
+        assertTrue(locks.info("invoice:42").isEmpty());
+    }
+
+    @Test
+    void kindsExcludeAsTheyShould() throws Exception {
+        var reader = locks.read("rw").acquire();
+        locks.read("rw").acquire().close();
+        assertTrue(locks.write("rw").tryAcquire().isEmpty());
+        reader.close();
+        var both = locks.many(List.of("a", "b")).acquire();
+        assertEquals(List.of("a", "b"), both.names());
+        assertTrue(locks.lock("b").tryAcquire().isEmpty());
+        assertTrue(locks.readMany(List.of("b", "c")).tryAcquire().isEmpty());
+        both.close();
+        var one = locks.semaphore("s", 2).acquire();
+        var two = locks.semaphore("s", 2).acquire();
+        assertTrue(locks.semaphore("s", 2).tryAcquire().isEmpty());
+        assertThrows(LockKindMismatchException.class, () -> locks.semaphore("s", 3).tryAcquire());
+        one.close();
+        two.close();
+    }
+
+    @Test
+    void severalLocksAreWaitedFor() throws Exception {
+        var held = locks.lock("m2").acquire();
+        var waiting = locks.many(List.of("m1", "m2")).acquireAsync();
+        eventually("it waits", () -> server.waiters("m2") == 1);
+        held.close();
+        var got = waiting.get(SLACK.toSeconds(), TimeUnit.SECONDS);
+        assertTrue(server.isHeld("m1") && server.isHeld("m2"));
+        got.close();
+        assertFalse(server.isHeld("m1") || server.isHeld("m2"));
+    }
+
+    @Test
+    void holdIsRenewedBeyondItsLease() throws Exception {
+        var hold = locks.lock("renewed").lease(Duration.ofSeconds(9)).acquire();
+        long renewals = server.calls("lock.renew");
+        eventually("it is renewed", () -> server.calls("lock.renew") > renewals);
+        eventually("a lease is counted from then", () -> hold.remaining().compareTo(Duration.ofMillis(6100)) > 0);
+        hold.close();
+    }
+
+    @Test
+    void minHoldOutlastsReleaseAndClose() throws Exception {
+        var lock = locks.lock("job").minHold(Duration.ofSeconds(60));
+        lock.tryAcquire().orElseThrow().close();
+        assertTrue(lock.tryAcquire().isEmpty());
+        locks.lock("job2").minHold(Duration.ofSeconds(60)).lease(Duration.ofMillis(200)).acquire();
+        locks.close();
+        try (var others = server.locks()) {
+            Thread.sleep(500);
+            assertTrue(others.lock("job").tryAcquire().isEmpty());
+            assertTrue(others.lock("job2").tryAcquire().isEmpty());
+        }
+        server.command("DEL", "job", "job2");
+    }
+
+    @Test
+    void maxHoldEndsTheHold() throws Exception {
+        var hold = locks.lock("most").maxHold(Duration.ofMillis(1500)).acquire();
+        var lost = hold.lost().get(SLACK.toSeconds(), TimeUnit.SECONDS);
+        assertEquals(LockLostException.Reason.MAX_HOLD, lost.reason());
+        eventually("it is free", () -> !server.isHeld("most"));
+    }
+
+    @Test
+    void extendSetsTheLeaseOfLaterRenewals() throws Exception {
+        var hold = locks.lock("extended").lease(Duration.ofSeconds(20)).acquire();
+        hold.extend(Duration.ofSeconds(90));
+        assertTrue(hold.remaining().compareTo(Duration.ofSeconds(30)) > 0);
+        assertThrows(IllegalArgumentException.class, () -> hold.extend(Duration.ofMillis(99)));
+        hold.extend(Duration.ofSeconds(9));
+        long renewals = server.calls("lock.renew");
+        eventually("it is renewed", () -> server.calls("lock.renew") > renewals);
+        assertTrue(hold.remaining().compareTo(Duration.ofSeconds(9)) < 0);
+        eventually("with this lease", () -> hold.remaining().compareTo(Duration.ofSeconds(6)) > 0);
+        hold.close();
+        assertEquals(LockLostException.Reason.RELEASED, assertThrows(LockLostException.class, hold::check).reason());
+        hold.release();
+    }
+
+    @Test
+    void labelAndPrefixAreUsed() throws Exception {
+        try (var own = Locks.builder().url("redis://" + server.address()).label("worker").prefix("lock:").open();
+                var hold = own.lock("k").acquire()) {
+            assertTrue(hold.owner().startsWith("worker:"), hold.owner());
+            assertEquals(List.of("k"), hold.names());
+            assertTrue(server.isHeld("lock:k"));
+            assertEquals(1, own.info("k").orElseThrow().holds());
+            own.checkToken("k", hold.token());
+        }
+    }
+
+    @Test
+    void deadlockIsToldWithItsCycle() throws Exception {
+        var left = locks.lock("left").owner("ann").acquire();
+        var right = locks.lock("right").owner("ben").acquire();
+        var waiting = locks.lock("right").owner("ann").acquireAsync();
+        eventually("ann waits", () -> server.waiters("right") == 1);
+        var thrown = assertThrows(DeadlockException.class, () -> locks.lock("left").owner("ben").waitFor(SLACK).acquire());
+        assertEquals("ben", thrown.cycle().get(0).owner());
+        right.close();
+        waiting.get(SLACK.toSeconds(), TimeUnit.SECONDS).close();
+        left.close();
+    }
+
+    @Test
+    void serverThatRestartsIsFoundAgain() throws Exception {
+        try (var own = new Server(); var mine = own.locks()) {
+            mine.lock("before").acquire();
+            own.kill();
+            own.start();
+            own.command("CONFIG", "SET", "redislock.quarantine", "0");
+            mine.lock("after").waitFor(SLACK).acquire().close();
+        }
+    }
+
+    @Test
+    void wrongArgumentsAreRefusedWhereTheyAreGiven() {
+        assertThrows(IllegalArgumentException.class, () -> locks.lock(""));
+        assertThrows(IllegalArgumentException.class, () -> locks.many(List.of()));
+        assertThrows(IllegalArgumentException.class, () -> locks.many(List.of("a", "a")));
+        assertThrows(IllegalArgumentException.class, () -> locks.semaphore("s", 0));
+        assertThrows(IllegalArgumentException.class, () -> locks.lock("k").lease(Duration.ofMillis(99)));
+        assertThrows(IllegalArgumentException.class, () -> locks.lock("k").waitFor(Duration.ofMillis(-1)));
+        assertThrows(IllegalArgumentException.class, () -> locks.lock("k").owner("*"));
+        assertThrows(IllegalArgumentException.class, () -> locks.read("k").minHold(Duration.ofSeconds(1)));
+        assertThrows(IllegalArgumentException.class, () ->
+                locks.lock("k").maxHold(Duration.ofSeconds(1)).minHold(Duration.ofSeconds(2)));
+        assertThrows(IllegalArgumentException.class, () ->
+                locks.leader(locks.lock("k").minHold(Duration.ofSeconds(1))));
+        assertThrows(IllegalArgumentException.class, () -> Locks.open("http://127.0.0.1"));
+        assertThrows(IllegalArgumentException.class, () -> Locks.builder().cluster(List.of("nowhere")));
+        var secret = assertThrows(IllegalArgumentException.class, () -> Locks.open("redis://:a secret@h"));
+        assertFalse(secret.getMessage().contains("secret"), secret.getMessage());
+        var long1 = assertThrows(ServerRefusedException.class, () -> locks.lock("k").lease(Duration.ofDays(400)).acquire());
+        assertTrue(long1.getMessage().contains("redislock.max-lease"), long1.getMessage());
+    }
+
+    @Test
+    void passwordIsNeverShown() {
+        try (var own = Locks.open("redis://somebody:hunter2@" + server.address())) {
+            var refused = assertThrows(ServerRefusedException.class, own::ping);
+            assertFalse(refused.getMessage().contains("hunter2"), refused.getMessage());
+            assertTrue(refused.getMessage().contains(server.address()), refused.getMessage());
+        }
+    }
+}
