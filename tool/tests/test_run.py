@@ -222,6 +222,15 @@ def test_quarantine_and_missing_replicas_are_unavailable(start_server, tool_for)
     assert done.returncode == 69 and "replicas" in done.stderr, done.stderr
 
 
+def test_full_queue_is_unavailable(start_server, tool_for, name):
+    server = start_server()
+    server.admin("CONFIG", "SET", "redislock.max-waiters-per-lock", "0")
+    server.admin("LOCK.ACQUIRE", name, "somebody", "PX", 60000)
+    for options in ([], ["--on-busy", "skip"]):
+        done = tool_for(server.port)("run", "--wait", "300ms", *options, name, "true")
+        assert done.returncode == 69 and done.stderr.count("\n") == 1, done.stderr
+
+
 # Events.
 
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+from harness.cluster import Cluster
 from harness.group import is_primary
 from harness.limits import ELECTED_SECONDS, eventually
 from harness.proxy import Proxy
@@ -226,3 +227,21 @@ def test_sentinel_that_wants_a_password_is_a_refused_login(start_server, tool_fo
         done = tool(*words)
         assert done.returncode == 77 and done.stderr.count("\n") == 1, done.stderr
         assert "NOAUTH" in done.stderr and "secret" not in done.stderr
+
+
+def test_command_survives_when_its_slot_moves_to_another_node(start_server, tool_for, name):
+    cluster = Cluster(start_server)
+    source = next(number for number, node in enumerate(cluster.nodes) if cluster.owner_seen_by(node, cluster.slot(name)) == cluster.ids[number])
+    tool = tool_for(cluster.nodes[0].port)
+    tool.environment["REDISLOCK_URL"] = f"redis+cluster://127.0.0.1:{cluster.nodes[1].port}"
+    process = tool.shell("--lease", "12s", name, script=LONG)
+    pid = tool.number("pid")
+    first = eventually(lambda: holder(cluster.nodes[source], name), "its node has it")
+    cluster.move("by hand", name, source)
+    target = cluster.nodes[1 - source]
+    await_renewal(target, name)
+    assert is_alive(pid) and holder(target, name)["token"] == first["token"]
+    (tool.directory / "go").touch()
+    code, said = ended(process)
+    assert code == 4, said
+    assert not is_held(target, name)
