@@ -5,10 +5,10 @@ mod random;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::record::*;
+use super::record::UNTIL_MAX;
 use super::slab::SLOT_BITS;
-use super::state::*;
-use super::*;
+use super::state::{Due, Locks, Spilled, tick};
+use super::{LockId, NewHold};
 use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, LockKeyBuf, Mode, Moment, Token};
 use random::Random;
 
