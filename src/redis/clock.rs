@@ -1,9 +1,14 @@
-//! The two clocks, read here and nowhere else.
+//! The two clocks, read here and nowhere else, and the timer that goes by one of them (G3).
+//!
+//! The server's own timers run on the wall clock: set back by an hour, they come an hour late. So a timer descriptor of
+//! the kernel, on the boot-time clock, stands in the server's event loop: see [`wakeup`](super::wakeup).
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_settime};
 
+use crate::engine::state::Alarm;
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Moment, Now};
 use crate::sabotage::{self, Rule};
@@ -55,4 +60,25 @@ pub(crate) fn now() -> Now {
         LOOKED.store(boot.0, Ordering::Relaxed);
     }
     Now { boot, wall_us: boot.0.wrapping_add_signed(AHEAD.load(Ordering::Relaxed)) }
+}
+
+/// The timer of this process.
+#[derive(Default)]
+pub(crate) struct Timer(pub(super) Option<OwnedFd>);
+
+impl Alarm for Timer {
+    fn set(&mut self, at: Moment) -> bool {
+        let Some(fd) = &self.0 else {
+            return false;
+        };
+        // From now, and not at a moment: a library under the server that shifts its clocks shifts what we read and not
+        // what the kernel waits for. Zero would disarm it.
+        let micros = at.0.saturating_sub(boot().0).max(1);
+        let value = Timespec {
+            tv_sec: i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX),
+            tv_nsec: ((micros % 1_000_000) * 1_000) as _,
+        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        timerfd_settime(fd, TimerfdTimerFlags::empty(), &once).is_ok()
+    }
 }

@@ -6,10 +6,10 @@ use std::ptr::null_mut;
 use redis_module::raw;
 
 use super::api::{Ctx, Key, OwnedStr, Str, api};
+use super::clock::{self, Timer};
 use super::hot::calls;
 use super::keeper::{self, Blocked};
-use super::timer::Timer;
-use super::{blocking, clock, cluster, events, ffi, kind, needs, replicate, rights, server_info, soon};
+use super::{blocking, cluster, events, ffi, kind, needs, replicate, rights, server_info, soon};
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level};
 use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic, Whose};

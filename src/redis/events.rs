@@ -1,15 +1,15 @@
 //! What the server tells of itself, handed to the engine.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis_module::raw;
 
-use super::api::{Ctx, api};
-use super::{exec, guard, kind, legacy};
+use super::api::{Ctx, Str, api};
+use super::{exec, guard, keeper, kind};
 use crate::engine::flags::Level;
 use crate::engine::server::Server;
-use crate::engine::{answers, confirm, events, first_use, work};
+use crate::engine::{answers, confirm, events, first_use, legacy, work};
 use crate::lock::types::ClientId;
 
 type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
@@ -128,7 +128,7 @@ pub(super) fn settings_are_new(ctx: &Ctx) {
 /// The settings are what they stay: they take effect, if they are new.
 pub(super) fn settings_are_final(ctx: &Ctx) {
     if SETTINGS_ARE_NEW.swap(false, Ordering::Relaxed) {
-        legacy::listen(ctx);
+        listen_to_keys(ctx);
         events::settings_changed(ctx, true);
     }
 }
@@ -219,3 +219,35 @@ callback!(on_turn, |ctx, sub, _| match sub {
     raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => answers::turn_begins(ctx),
     _ => {}
 });
+
+/// Keyspace events, which are listened to while strings may be locks: see `src/engine/legacy.rs`.
+static LISTENS_TO_KEYS: AtomicBool = AtomicBool::new(false);
+
+/// Begins to hear of strings that come and go, if the setting is on.
+pub(super) fn listen_to_keys(ctx: &Ctx) {
+    if !keeper::SHARED.settings.has_legacy_strings() || LISTENS_TO_KEYS.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let types = raw::REDISMODULE_NOTIFY_GENERIC
+        | raw::REDISMODULE_NOTIFY_STRING
+        | raw::REDISMODULE_NOTIFY_EXPIRED
+        | raw::REDISMODULE_NOTIFY_EVICTED;
+    // SAFETY: a context of our module; the callback has the type asked for.
+    unsafe { api!(RedisModule_SubscribeToKeyspaceEvents, ctx.as_ptr(), types as c_int, Some(on_key)) };
+}
+
+extern "C" fn on_key(
+    ctx: *mut raw::RedisModuleCtx,
+    _kind: c_int,
+    _event: *const c_char,
+    name: *mut raw::RedisModuleString,
+) -> c_int {
+    guard::callback((), || {
+        // SAFETY: the context and the name of the running callback.
+        let (ctx, name) = unsafe { (Ctx::from_raw(ctx), Str::from_raw(name)) };
+        if let Some(name) = name {
+            legacy::key_changed(&ctx, name);
+        }
+    });
+    raw::REDISMODULE_OK as c_int
+}

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use redis_module::raw;
 
-use super::timer::Timer;
+use super::clock::Timer;
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 

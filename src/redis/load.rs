@@ -6,8 +6,8 @@ use redis_module::raw;
 
 use super::api::{Ctx, Signals, Str};
 use super::{
-    clock, docs, events, ffi, guard, hot, info, keeper, legacy, needs, replicate, server, settings, soon,
-    value, wakeup,
+    clock, docs, events, ffi, guard, hot, info, keeper, needs, replicate, server, settings, soon, value,
+    wakeup,
 };
 use crate::engine;
 
@@ -105,7 +105,7 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     // Nothing fails from here on. No timer of the server's may be set before the load is over: Redis 8 would end itself
     // if it had to unload the module.
     soon::begin(ctx);
-    legacy::listen(ctx);
+    events::listen_to_keys(ctx);
     engine::events::started(ctx);
     let (version, commit, limits) = (info::VERSION, info::COMMIT, keeper::SHARED.settings.in_words());
     ctx.log(ffi::SERVER_LOG_NOTICE, &format!("version {version} ({commit}) is loaded; {limits}"));

@@ -23,7 +23,6 @@ mod hot;
 mod info;
 mod keeper;
 mod kind;
-mod legacy;
 mod load;
 mod needs;
 mod replicate;
@@ -33,7 +32,6 @@ mod server;
 mod server_info;
 mod settings;
 mod soon;
-mod timer;
 mod value;
 mod wakeup;
 

@@ -7,7 +7,7 @@ use redis_module::raw;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 use super::api::{Ctx, api};
-use super::timer::Timer;
+use super::clock::Timer;
 use super::{guard, keeper};
 use crate::engine::events;
 
