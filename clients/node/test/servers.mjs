@@ -33,8 +33,8 @@ export async function eventually(condition, what, limit = PATIENCE_MS) {
 }
 
 /**
- * A port that is free now. It is below those that Linux gives to whoever names none: nobody who looks for a free port is
- * given that of a server that a test has killed.
+ * A port that is free now. It is below those that Linux chooses where a program names none. So no search for a free port
+ * finds that of a server that a test has killed.
  */
 async function freePort() {
   for (let attempt = 0; attempt < 100; attempt++) {
