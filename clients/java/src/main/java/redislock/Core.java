@@ -59,6 +59,15 @@ final class Core {
         }
     }
 
+    /** Lets a caller go on once the listener has heard all that came before, unless it is the listener. */
+    void deliver(boolean isListener, Runnable complete) {
+        if (isListener || options.listener == Locks.Builder.SILENT) {
+            complete.run();
+        } else {
+            engine.tell(complete);
+        }
+    }
+
     /** Returns an owner that no acquire had before, and that names the holder for an operator. */
     String newOwner() {
         return options.label + ":" + UUID.randomUUID();
@@ -192,6 +201,7 @@ final class Core {
 
     /** Gives the hold up. What a server does not answer in time, the background continues. */
     void release(Held held, BiConsumer<LockLostException, Problem> then) {
+        boolean isListener = engine.isInListener();
         if (!keeper.finish(held, null)) {
             var lost = held.lost;
             if (lost != null && !held.isLeft) {
@@ -218,7 +228,8 @@ final class Core {
                 }
                 if (answers.size() == wanted.names.size()) {
                     working--;
-                    released(held, problems, answers.contains(false), then);
+                    released(held, problems, answers.contains(false), (lost, failed) ->
+                            deliver(isListener, () -> then.accept(lost, failed)));
                     checkIdle();
                 }
             });
@@ -319,7 +330,7 @@ final class Core {
             for (var held : keeper.all()) {
                 if (held.hasBody) {
                     var lost = held.loss(LockLostException.Reason.CLOSE);
-                    engine.completing.execute(() -> held.lostFuture.complete(lost));
+                    engine.tell(() -> engine.completing.execute(() -> held.lostFuture.complete(lost)));
                 } else {
                     lose(held);
                 }

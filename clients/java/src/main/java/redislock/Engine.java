@@ -4,6 +4,7 @@ import java.lang.System.Logger.Level;
 import java.util.ArrayDeque;
 import java.util.TreeSet;
 import java.util.concurrent.ArrayBlockingQueue;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -17,7 +18,7 @@ import java.util.function.Supplier;
  */
 final class Engine {
     static final System.Logger LOGGER = System.getLogger("redislock");
-    private static final int MOST_TELLINGS = 10_000;
+    private static final int MOST_LINES = 10_000;
 
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition due = lock.newCondition();
@@ -28,18 +29,22 @@ final class Engine {
     private Thread timing;
     private boolean ended;
     private long numbers;
-    /** Calls the code of the user: listeners, loggers, and what waits for a loss. */
-    private final ThreadPoolExecutor telling = new ThreadPoolExecutor(1, 1, 2, TimeUnit.SECONDS,
-            new ArrayBlockingQueue<>(MOST_TELLINGS), work -> thread(work, "redislock-listener"),
-            new ThreadPoolExecutor.DiscardPolicy());
+    private final ThreadPoolExecutor logging = pool("redislock-logger", new ArrayBlockingQueue<>(MOST_LINES));
+    /** Calls listeners, and lets callers go on after them. */
+    private final ThreadPoolExecutor telling = pool("redislock-listener", new LinkedBlockingQueue<>());
+    /** Completes the futures of the user, and so runs what depends on them. */
+    final ThreadPoolExecutor completing = pool("redislock-async", new LinkedBlockingQueue<>());
+    private volatile Thread teller;
 
-    /** Completes the futures of the user, and so runs what depends on them. None may be dropped. */
-    final ThreadPoolExecutor completing = new ThreadPoolExecutor(1, 1, 2, TimeUnit.SECONDS, new LinkedBlockingQueue<>(),
-            work -> thread(work, "redislock-async"), (work, closed) -> work.run());
-
-    Engine() {
-        telling.allowCoreThreadTimeOut(true);
-        completing.allowCoreThreadTimeOut(true);
+    /** Returns a thread that ends when it is idle. After the end of the engine, its work is done by the one who asks. */
+    private ThreadPoolExecutor pool(String name, BlockingQueue<Runnable> queue) {
+        var pool = new ThreadPoolExecutor(1, 1, 2, TimeUnit.SECONDS, queue, work -> thread(work, name), (work, full) -> {
+            if (full.isShutdown()) {
+                work.run();
+            }
+        });
+        pool.allowCoreThreadTimeOut(true);
+        return pool;
     }
 
     /** A step that is due at a moment. */
@@ -163,19 +168,28 @@ final class Engine {
         }
     }
 
-    /** Has the code of the user called, by another thread. */
+    /** Has the code of the user called, by another thread: in the order of these calls, and none is dropped. */
     void tell(Runnable work) {
         telling.execute(() -> {
+            teller = Thread.currentThread();
             try {
                 work.run();
             } catch (RuntimeException e) {
                 LOGGER.log(Level.WARNING, "a listener failed", e);
+            } finally {
+                teller = null;
             }
         });
     }
 
+    /** True in a listener, which cannot wait for what comes after it. */
+    boolean isInListener() {
+        return Thread.currentThread() == teller;
+    }
+
+    /** Logs by another thread. A line is dropped while very many wait for a logger that blocks. */
     void log(Level level, String text) {
-        tell(() -> LOGGER.log(level, text));
+        logging.execute(() -> LOGGER.log(level, text));
     }
 
     /** Ends the timers, and the threads of the engine once they are idle. */
@@ -183,6 +197,7 @@ final class Engine {
         ended = true;
         timers.clear();
         due.signalAll();
+        logging.shutdown();
         telling.shutdown();
         completing.shutdown();
     }

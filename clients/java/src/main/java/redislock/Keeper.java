@@ -77,7 +77,7 @@ final class Keeper {
         arm();
         if (reason != null) {
             tellLoss(held, held.lost);
-            core.engine.completing.execute(() -> held.lostFuture.complete(held.lost));
+            core.engine.tell(() -> core.engine.completing.execute(() -> held.lostFuture.complete(held.lost)));
         }
         return true;
     }

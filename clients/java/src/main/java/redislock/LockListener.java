@@ -3,8 +3,8 @@ package redislock;
 import java.time.Duration;
 
 /**
- * Hears what becomes of locks. One thread of the library calls all methods, one after the other, outside of its own work:
- * a method that blocks delays the next calls alone. A call is dropped while 10,000 others wait for that thread.
+ * Hears what becomes of locks, before the caller does. One thread of the library calls all methods, one after the other: a
+ * method that blocks delays the callers, and renewals not.
  */
 public interface LockListener {
     /**

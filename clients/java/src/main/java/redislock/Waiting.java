@@ -13,17 +13,19 @@ final class Waiting {
     /** The hold; null if another owner held the lock. */
     private final CompletableFuture<Hold> end = new CompletableFuture<>();
     private Problem problem;
+    private Hold hold;
+    private final boolean isListener;
 
     Waiting(Core core, Lock.Options options, String label) {
         this.core = core;
         this.options = options;
         this.label = label;
+        isListener = core.engine.isInListener();
     }
 
     /** Takes the end: a step of the engine. */
     void done(Acquire.Grant got, Problem why) {
         var waited = Duration.ofNanos(Clock.age(acquire.began()));
-        Hold hold = null;
         if (got != null) {
             var held = new Held(core, acquire.wanted, got, options);
             hold = new Hold(core, held);
@@ -34,7 +36,7 @@ final class Waiting {
         } else {
             problem = why.named(label, acquire.wanted.lease);
         }
-        end.complete(hold);
+        core.deliver(isListener, () -> end.complete(hold));
     }
 
     Problem timedOut() {
@@ -45,11 +47,11 @@ final class Waiting {
     /** Waits for the end. An interrupt ends the wait, and a grant that came with it is given up. */
     Hold get() throws InterruptedException {
         try {
-            var hold = end.get();
+            var granted = end.get();
             if (problem != null) {
                 throw problem.exception();
             }
-            return hold;
+            return granted;
         } catch (InterruptedException e) {
             cancel();
             throw e;
@@ -61,7 +63,6 @@ final class Waiting {
     private void cancel() {
         core.engine.run(() -> {
             acquire.end(new Problem(Problem.Kind.CANCELLED, label, "the wait was cancelled", null));
-            var hold = end.getNow(null);
             if (hold != null) {
                 hold.releaseNow();
             }
@@ -74,13 +75,13 @@ final class Waiting {
 
         void follow(Waiting of) {
             waiting = of;
-            of.end.thenAcceptAsync(hold -> {
+            of.end.thenAcceptAsync(granted -> {
                 if (of.problem != null) {
                     completeExceptionally(of.problem.exception());
-                } else if (hold == null) {
+                } else if (granted == null) {
                     completeExceptionally(of.timedOut().exception());
-                } else if (!complete(hold)) {
-                    hold.releaseNow(); // it was cancelled
+                } else if (!complete(granted)) {
+                    granted.releaseNow(); // it was cancelled
                 }
             }, of.core.engine.completing);
         }

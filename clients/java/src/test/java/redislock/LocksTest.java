@@ -153,6 +153,44 @@ class LocksTest {
     }
 
     @Test
+    void listenerHearsBeforeItsCallerAndMayUseLocks() throws Exception {
+        var heard = new java.util.ArrayList<String>();
+        var own = new java.util.concurrent.CompletableFuture<Locks>();
+        try (var listened = Locks.builder().url("redis://" + server.address()).listener(new LockListener() {
+            @Override
+            public void granted(String lock, Duration waited) {
+                heard.add("granted " + lock);
+                if (lock.equals("first")) {
+                    try {
+                        own.join().lock("inner").acquire().close();
+                    } catch (InterruptedException e) {
+                        heard.add("interrupted");
+                    }
+                }
+            }
+
+            @Override
+            public void released(String lock, Duration held) {
+                heard.add("released " + lock);
+            }
+
+            @Override
+            public void timedOut(String lock, Duration waited) {
+                heard.add("timed out " + lock);
+            }
+        }).open()) {
+            own.complete(listened);
+            var hold = listened.lock("first").acquire();
+            assertEquals(List.of("granted first"), List.copyOf(heard).subList(0, 1));
+            assertTrue(listened.lock("first").tryAcquire().isEmpty());
+            assertTrue(heard.contains("timed out first"), heard.toString());
+            hold.close();
+            assertTrue(heard.contains("released first"), heard.toString());
+            assertTrue(heard.contains("granted inner") && heard.contains("released inner"), heard.toString());
+        }
+    }
+
+    @Test
     void deadlockIsToldWithItsCycle() throws Exception {
         var left = locks.lock("left").owner("ann").acquire();
         var right = locks.lock("right").owner("ben").acquire();
