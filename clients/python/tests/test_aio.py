@@ -23,7 +23,7 @@ def test_a_lock_is_held_and_given_up(server: Any) -> None:
             assert await client.execute_command("LOCK.FENCE", "k", hold.token) == 1
             assert hold.check() > 2.5
             with pytest.raises(redislock.LockTimeoutError):
-                await locks.lock("k", wait=0).acquire()
+                await asyncio.create_task(locks.lock("k", wait=0).acquire())
             await locks.check_token("k", hold.token)
         assert not await client.exists("k")
         with pytest.raises(redislock.FencedError):
@@ -248,20 +248,23 @@ def test_many_are_waited_for_and_cancelled(server: Any) -> None:
 
 def test_kinds_and_decorator(server: Any) -> None:
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
-        async with locks.read("k"), locks.read("k"):
+        async with locks.read("k"):
+            other = await asyncio.create_task(locks.read("k").acquire())
             with pytest.raises(redislock.LockTimeoutError):
-                await locks.write("k", wait=0.05).acquire()
+                await asyncio.create_task(locks.write("k", wait=0.05).acquire())
+            await other.release()
         async with locks.semaphore("s", 1):
             with pytest.raises(redislock.LockTimeoutError):
-                await locks.semaphore("s", 1, wait=0).acquire()
+                await asyncio.create_task(locks.semaphore("s", 1, wait=0).acquire())
 
         @locks.locked("report:{number}", wait=0, busy="skip")
         async def report(number: int) -> int:
             return number
 
         assert await report(3) == 3
-        async with locks.lock("report:3"):
-            assert await report(3) is None
+        hold = await locks.lock("report:3").acquire()
+        assert await report(3) is None
+        await hold.release()
 
     play(server, story)
 

@@ -194,7 +194,7 @@ def test_a_lease_beyond_the_server_s_longest_is_explained(locks: redislock.Locks
 
 
 def test_a_lock_that_is_not_waited_for_is_said_to_be_held(locks: redislock.Locks) -> None:
-    with locks.lock("k"):
+    with locks.lock("k").acquire():
         for lock, who in ((locks.lock("k", wait=0), "k"), (locks.many(["j", "k"], wait=0), "one of j, k")):
             with pytest.raises(redislock.LockTimeoutError) as late:
                 lock.acquire()

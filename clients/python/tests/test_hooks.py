@@ -67,7 +67,11 @@ def test_an_interruption_comes_out_of_a_hook_that_it_meets(server: Any, client: 
         def timed_out(self, name: str, waited: float) -> None:
             raise KeyboardInterrupt
 
-    with redislock.Locks(client, hooks=Interrupted()) as locks, locks.lock("k"), pytest.raises(KeyboardInterrupt):
+    with (
+        redislock.Locks(client, hooks=Interrupted()) as locks,
+        locks.lock("k").acquire(),
+        pytest.raises(KeyboardInterrupt),
+    ):
         locks.lock("k", wait=0).acquire()
 
 

@@ -106,11 +106,13 @@ def test_what_the_server_has_said_is_the_cause(reason: str, locks: redislock.Loc
 def test_a_lock_that_a_task_takes_twice_is_named(server: Any, log: Any) -> None:
     async def run() -> None:
         client = redis.asyncio.Redis(port=server.port)
-        async with client, redislock.AsyncLocks(client) as locks, locks.lock("k"):
+        async with client, redislock.AsyncLocks(client) as locks:
+            hold = await locks.lock("k").acquire()
             with pytest.raises(redislock.LockTimeoutError):
                 await locks.lock("k", wait=2).acquire()
             with pytest.raises(redislock.LockTimeoutError):
                 await asyncio.create_task(locks.lock("k", wait=2).acquire())
+            await hold.release()
 
     asyncio.run(run())
     assert len(log("waiting for 'k', which the very thread or task", "WARNING")) == 1

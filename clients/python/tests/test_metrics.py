@@ -17,7 +17,11 @@ from redislock.metrics import OpenTelemetryHooks, PrometheusHooks
 def use(server: Any, hooks: redislock.Hooks) -> None:
     """One lock that is given up, one that is not to be had, one that is lost."""
     with redis.Redis(port=server.port) as client, redislock.Locks(client, hooks=hooks) as locks:
-        with locks.lock("invoice:1"), pytest.raises(redislock.LockTimeoutError), locks.lock("invoice:1", wait=0):
+        with (
+            locks.lock("invoice:1").acquire(),
+            pytest.raises(redislock.LockTimeoutError),
+            locks.lock("invoice:1", wait=0),
+        ):
             pass
         hold = locks.lock("invoice:2").acquire()
         client.delete("invoice:2")

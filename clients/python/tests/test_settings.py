@@ -77,7 +77,7 @@ def test_a_provider_of_passwords_is_asked_as_the_driver_asks_it(start_server: An
     server = start_server()
     server.admin("CONFIG", "SET", "requirepass", "secret")
     with redis.Redis(port=server.port, credential_provider=OfThreads()) as client, redislock.Locks(client) as locks:
-        with locks.lock("k"), pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0.1):
+        with locks.lock("k").acquire(), pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0.1):
             pass
 
     async def main() -> None:

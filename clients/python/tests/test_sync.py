@@ -24,7 +24,7 @@ from .servers import eventually
 
 
 def test_a_lock_is_held_and_given_up(locks: redislock.Locks, client: redis.Redis) -> None:
-    with locks.lock("invoice:42", wait=5) as hold:
+    with locks.lock("invoice:42", wait=5).acquire() as hold:
         assert client.execute_command("LOCK.FENCE", "invoice:42", hold.token) == 1
         assert 2.5 < hold.check() <= 3
         assert hold.owner.split(":")[1] == str(os.getpid())
@@ -39,7 +39,7 @@ def test_a_lock_is_held_and_given_up(locks: redislock.Locks, client: redis.Redis
 
 
 def test_a_wait_that_is_over_says_so(locks: redislock.Locks) -> None:
-    with locks.lock("k"):
+    with locks.lock("k").acquire():
         began = time.monotonic()
         with pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0.2):
             pass
@@ -153,11 +153,11 @@ def test_the_loss_of_one_hold_does_no_harm_to_the_next_of_the_same_owner(
 
 
 def test_kinds(locks: redislock.Locks) -> None:
-    with locks.read("k") as first, locks.read("k") as second:
+    with locks.read("k").acquire() as first, locks.read("k").acquire() as second:
         assert second.token > first.token
         with pytest.raises(redislock.LockTimeoutError), locks.write("k", wait=0):
             pass
-    with locks.semaphore("s", 2), locks.semaphore("s", 2, wait=0):
+    with locks.semaphore("s", 2).acquire(), locks.semaphore("s", 2, wait=0):
         with pytest.raises(redislock.LockTimeoutError), locks.semaphore("s", 2, wait=0.1):
             pass
         with pytest.raises(redislock.LockKindMismatchError), locks.lock("s", wait=1):
@@ -181,7 +181,7 @@ def test_many_locks_are_waited_for_together(locks: redislock.Locks, client: redi
         assert not got
     thread.join()
     assert len(got) == 1
-    with pytest.raises(redislock.LockTimeoutError), locks.lock("b"), locks.many(["a", "b"], wait=0.2):
+    with pytest.raises(redislock.LockTimeoutError), locks.lock("b").acquire(), locks.many(["a", "b"], wait=0.2):
         pass
 
 
@@ -198,7 +198,7 @@ def test_a_wait_shorter_than_the_quarantine_says_so(start_server: Any) -> None:
 def test_each_call_under_a_lock_of_its_own(locks: redislock.Locks) -> None:
     @locks.locked("report:{number}", wait=0, busy="skip")
     def report(number: int) -> str:
-        with pytest.raises(redislock.LockTimeoutError), locks.lock(f"report:{number}", wait=0):
+        with pytest.raises(redislock.AlreadyHeldError), locks.lock(f"report:{number}", wait=0):
             pass
         return f"report {number}"
 
@@ -270,7 +270,7 @@ def test_ten_thousand_locks_leave_nothing(locks: redislock.Locks, client: redis.
 
 def test_locks_that_nobody_has_any_more_end_their_connections(server: Any, client: redis.Redis) -> None:
     made = redislock.Locks(client)
-    with made.lock("k", wait=5):
+    with made.lock("k", wait=5).acquire():
         with pytest.raises(redislock.LockTimeoutError), made.lock("k", wait=0.1):
             pass
     before = int(server.info("clients")["connected_clients"])
@@ -358,7 +358,7 @@ def test_a_hook_that_fails_does_no_harm(server: Any, client: redis.Redis) -> Non
 
 
 def test_the_other_driver(server: Any) -> None:
-    with valkey.Valkey(port=server.port) as client, redislock.Locks(client) as locks, locks.lock("k") as hold:
+    with valkey.Valkey(port=server.port) as client, redislock.Locks(client) as locks, locks.lock("k").acquire() as hold:
         with pytest.raises(valkey.exceptions.LockError), locks.lock("k", wait=0):
             pass
         assert hold.token
@@ -366,7 +366,7 @@ def test_the_other_driver(server: Any) -> None:
 
 def test_a_lock_is_entered_once_at_a_time(locks: redislock.Locks) -> None:
     lock = locks.lock("k")
-    with lock, pytest.raises(RuntimeError), lock:
+    with lock, pytest.raises(redislock.AlreadyHeldError, match="k: the thread or task that asks"), lock:
         pass
     with lock:
         pass

@@ -208,7 +208,7 @@ def test_independent_servers(start_server: Any) -> None:
     servers = [start_server() for _ in range(3)]
     clients = [redis.Redis(port=server.port) for server in servers]
     with Redlock(clients, lease=2) as locks:
-        with locks.lock("k", wait=5) as hold:
+        with locks.lock("k", wait=5).acquire() as hold:
             assert all(server.admin("LOCK.FENCE", "k", hold.token) == 1 for server in servers), "one token"
             with pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0):
                 pass
@@ -405,7 +405,7 @@ def test_a_password_a_database_and_a_name(start_server: Any) -> None:
             eventually(lambda: hold.remaining < 0.9, "the server was asked once, soon after the grant")
             client.delete("k")
             eventually(lambda: told == ["renewal"], "without pushes a renewal tells")
-            with locks.lock("k"), pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0.3):
+            with locks.lock("k").acquire(), pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0.3):
                 pass
 
 
@@ -413,7 +413,7 @@ def test_a_user_without_a_password_logs_in_as_itself(start_server: Any) -> None:
     server = start_server()
     server.admin("ACL", "SETUSER", "ann", "ON", "NOPASS", "~*", "&*", "+@all")
     with redis.Redis(port=server.port, username="ann") as client, redislock.Locks(client) as locks:
-        with locks.lock("k"), pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0.3):
+        with locks.lock("k").acquire(), pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0.3):
             pass  # over both kinds of connections
         users = {each["user"] for each in client.client_list() if each["name"] == "redislock"}
         assert users == {"ann"} and client.acl_whoami() == "ann"
@@ -430,15 +430,16 @@ def test_a_login_that_is_refused_is_an_error_of_this_library(start_server: Any) 
 
 def test_a_socket_of_the_machine(start_server: Any, tmp_path: Any) -> None:
     start_server("--unixsocket", tmp_path / "s")
-    with redislock.Locks(redis.Redis(unix_socket_path=str(tmp_path / "s"))) as locks, locks.lock("k", wait=5) as hold:
-        assert hold.token
+    with redislock.Locks(redis.Redis(unix_socket_path=str(tmp_path / "s"))) as locks:
+        hold = locks.lock("k", wait=5).acquire()
         with pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0.1):
             pass
+        hold.release()
 
 
 def test_a_server_that_lets_nobody_wait_for_long(start_server: Any) -> None:
     server = start_server(module_arguments=("max-wait", 300))
-    with redislock.Locks(redis.Redis(port=server.port)) as locks, locks.lock("k"):
+    with redislock.Locks(redis.Redis(port=server.port)) as locks, locks.lock("k").acquire():
         server.admin("CONFIG", "RESETSTAT")
         for waits in (locks.lock("k", wait=1), locks.many(["k", "j"], wait=1)):
             began = time.monotonic()

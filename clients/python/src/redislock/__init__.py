@@ -8,6 +8,7 @@ with locks.lock("invoice:42", wait=5) as hold:
 from ._info import Holder, Info, Waiter
 from .aio import AsyncHold, AsyncLeader, AsyncLock, AsyncLocks
 from .errors import (
+    AlreadyHeldError,
     ConnectionFailedError,
     DeadlockError,
     FencedError,
@@ -27,6 +28,7 @@ from .sync import Hold, Leader, Lock, Locks
 
 __version__ = "0.1.0"
 __all__ = [
+    "AlreadyHeldError",
     "AsyncHold",
     "AsyncLeader",
     "AsyncLock",

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import math
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import hooks as _hooks
 from ._rules import (
     DOUBT,
+    LONGEST_PAUSE,
     RENEW_AT,
     SHORTEST_LEASE,
     WATCH_AFTER,
     Grant,
     Wanted,
+    check_lease,
     clock,
     deadline,
     may_pass,
 )
-from .errors import LockLostError, RedislockError, ServerRefusedError
+from .errors import ConnectionFailedError, LockLostError, RedislockError, ServerRefusedError
 
 if TYPE_CHECKING:
     from ._keeper import Keeper
@@ -45,6 +48,8 @@ class Local:
 class BaseHold(Local):
     """One or several locks that are held together, until they are given up or lost."""
 
+    #: The locks of which it is one.
+    _locks: Any = None
     #: What else is to be done when nobody holds it any more. It must not refer to the hold.
     _leave_busy: Callable[[], object] = staticmethod(lambda: None)
 
@@ -71,6 +76,8 @@ class BaseHold(Local):
         self._failures = 0
         self._failure: RedislockError | None = None
         self._has_block = False
+        #: How it ended if it was not lost; and whether another process may go on with it.
+        self._ended, self._may_detach = "release", not self._locks._is_group
         self._listeners: list[Callable[[str], object]] = []
         #: When the hold ends at the latest.
         self._over_at = _NEVER if max_hold is None else grant.sent + max_hold
@@ -122,7 +129,7 @@ class BaseHold(Local):
 
     def check(self) -> float:
         """The seconds that remain; raises LockLostError if the hold is over. Asks no server."""
-        if (reason := self.lost or (None if self._alive else "release")) is not None:
+        if (reason := self.lost or (None if self._alive else self._ended)) is not None:
             raise self._error(reason)
         return self.remaining
 
@@ -176,6 +183,32 @@ class BaseHold(Local):
         # A last lease that is too short for the server adds nothing.
         self._is_last = self._over_at - max(at, self._deadline) < SHORTEST_LEASE
         self._renew_at = at if self._is_renewed and not self._is_last else _NEVER
+
+    async def _detach(self, lease: float | None) -> str:
+        """Hands the hold on, once it is sure that no renewal may still come late: it would cut the adopter's lease."""
+        self.check()
+        if not self._may_detach:
+            raise ValueError("a hold of a leader or of Redlock cannot be detached")
+        if lease is not None:
+            check_lease(lease)
+            self._check_extension(lease)
+        was_renewed, self._is_renewed = self._is_renewed, False
+        try:
+            await self._keeper.renew(self, lease)
+            if clock() < self._stray[1]:
+                raise ConnectionFailedError(f"a renewal of {self.name} went unanswered, and may still come late")
+        except BaseException:
+            self._is_renewed = was_renewed
+            self._renew_next(clock() + LONGEST_PAUSE)
+            raise
+        self._ended = "detached"
+        if not self._finish():
+            self.check()
+        wanted, cut = self._wanted, self._wanted.prefixed
+        names = [name[cut:].decode(errors="surrogateescape") for name in wanted.names]
+        owner = wanted.owner.decode(errors="surrogateescape")
+        ticket = {"names": names, "kind": wanted.kind, "limit": wanted.limit, "owner": owner, "token": self.token}
+        return json.dumps(ticket)
 
     def _run_out(self) -> None:
         """Renews it no more: nobody knows who works under it."""

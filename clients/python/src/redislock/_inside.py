@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Hashable
 from contextlib import AsyncExitStack, ExitStack
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -52,6 +53,16 @@ class Block(Generic[H]):
         return frame is not None
 
 
+#: The blocks in which this code runs.
+_above: ContextVar[tuple[weakref.ref[Block[Any]], ...]] = ContextVar("redislock", default=())
+
+
+def blocks_above(who: Hashable) -> list[Block[Any]]:
+    """The blocks that this thread or task has entered, and not left: it cannot leave them while it waits."""
+    blocks = [found for each in _above.get() if (found := each()) is not None]
+    return [block for block in blocks if block.is_of(who)]
+
+
 class Inside(Generic[H]):
     """The blocks that are in one lock object, and the hold that each has there."""
 
@@ -73,6 +84,11 @@ class Inside(Generic[H]):
             self._refuse()
         return block
 
+    def entered(self, block: Block[H], hold: H) -> None:
+        """Notes the hold with which a block has entered."""
+        block.hold = hold
+        _above.set((*_above.get(), weakref.ref(block)))
+
     def _refuse(self) -> None:
         other = ", with another owner," if self._has_owner else ""
         raise RuntimeError(f"this lock is entered already: make another one{other} for each block")
@@ -80,6 +96,7 @@ class Inside(Generic[H]):
     def drop(self, block: Block[H]) -> None:
         """Looks no more after this block, which has left or got no hold."""
         key = None if self._has_owner else block
+        _above.set(tuple(each for each in _above.get() if each() not in (block, None)))
         if self.blocks.get(key) is block:
             self.blocks.pop(key, None)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, Unpack
 
 from . import hooks as _hooks
 from ._hold import BaseHold, Local
-from ._inside import Inside
+from ._inside import Inside, blocks_above
 from ._options import Options, check_options
 from ._rules import (
     ATTEMPT,
     FIRST_LEASE_MS,
     LEASE,
     PATIENCE,
+    TOKEN_MOST,
     WAITING,
     Kind,
     Name,
@@ -28,6 +30,7 @@ from ._rules import (
     new_owner,
 )
 from ._settings import Settings, settings_of, settings_of_all
+from .errors import AlreadyHeldError
 
 L = TypeVar("L")
 H = TypeVar("H", bound=BaseHold)
@@ -92,6 +95,22 @@ class Kinds(Local, ABC, Generic[L]):
         self._is_closed = False
         self._begin()
 
+    def _adopted(self, ticket: str, lease: float | None) -> tuple[Wanted, int, dict[str, Any]]:
+        """What a ticket of detach() says: the request, the token, and the terms of the hold."""
+        if self._is_group:
+            raise ValueError("a hold of Redlock cannot be adopted")
+        lease = self.lease if lease is None else lease
+        check_lease(lease)
+        try:
+            told = json.loads(ticket)
+            names, owner = told["names"], told["owner"].encode(errors="surrogateescape")
+            keys = tuple(self._prefix + name.encode(errors="surrogateescape") for name in names)
+            request = Wanted(keys, lease, told["kind"], told["limit"], owner, self._label, len(self._prefix))
+            check_whole("token", told["token"], 1, TOKEN_MOST)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError("ticket must be what detach() has returned") from error
+        return request, told["token"], {"renew": True, "max_hold": None, "lease": lease, "min_hold": 0.0}
+
     def _key(self, name: Name) -> bytes:
         """A name of the user's, as the server knows it."""
         return self._prefix + as_bytes(name)
@@ -150,6 +169,7 @@ class Described(Local, Generic[H]):
             raise ValueError("independent servers give exclusive locks, one at a time (docs/REDLOCK.md)")
         if min_hold is not None and (locks._is_group or kind == "read"):
             raise ValueError("min_hold is for locks of one owner and for semaphores, not for readers or Redlock")
+        self._locks = locks
         self._names = tuple(locks._key(name) for name in names)
         self._kind, self._limit, self._options = kind, limit, options
         lease = options.get("lease", locks.lease)
@@ -158,6 +178,23 @@ class Described(Local, Generic[H]):
         self._min_hold, self._first_ms = min_hold or 0.0, max(FIRST_LEASE_MS, milliseconds(min_hold or 0.0))
         self._label, self._prefixed = locks._label, len(locks._prefix)
         self._inside: Inside[H] = Inside(has_owner=options.get("owner") is not None)
+
+    def _refuse_twice(self, who: Hashable) -> None:
+        """Refuses to wait for what this thread or task holds itself, in a block above."""
+        held, is_semaphore = 0, self._kind == "semaphore"
+        for block in blocks_above(who):
+            hold = block.hold
+            if hold is None or not hold._alive or not hold._is_ours() or hold._locks is not self._locks:
+                continue
+            its, owner = hold._wanted, self._options.get("owner")
+            is_other = owner is None or as_bytes(owner) != its.owner
+            if is_other and (its.kind == "semaphore") == is_semaphore and not set(its.names).isdisjoint(self._names):
+                held += 1
+                if not is_semaphore or held == self._limit:
+                    raise AlreadyHeldError(
+                        f"{its.all_names}: the thread or task that asks for it holds it already, as {hold.owner}, and "
+                        "would wait for itself. Pass the hold along"
+                    )
 
     def _request(self) -> Wanted:
         """The request of one acquire."""

@@ -157,7 +157,7 @@ class Wanted:
     #: What an owner of its own begins with; and how long the part of each name is that the user did not give.
     label: str = ""
     prefixed: int = 0
-    #: Milliseconds of the lease at most that one asks for who has waited.
+    #: Milliseconds of the lease at most that a request asks for after a wait.
     first_ms: int = FIRST_LEASE_MS
     #: The thread and the task that asks.
     by: tuple[int, int] = field(default_factory=running)

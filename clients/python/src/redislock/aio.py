@@ -35,6 +35,7 @@ from ._rules import (
     CLOSE,
     LONGEST_PAUSE,
     TOKEN_MOST,
+    WAIT_MARGIN,
     Grant,
     Kind,
     Name,
@@ -99,6 +100,13 @@ class AsyncHold(BaseHold):
             self._listeners.remove(tell)
             self._unpin()
 
+    async def detach(self, lease: float | None = None) -> str:
+        """Ends the hold here, and returns a ticket with which another process goes on: `locks.adopt(ticket)`.
+
+        Renews once more, for `lease` seconds. Raises an error, and holds it still, unless each renewal was answered.
+        """
+        return await self._detach(lease)
+
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Calls this with the reason when the hold is lost; at once if it is lost already."""
         if self.lost is not None:
@@ -152,7 +160,6 @@ class AsyncLock(Described[AsyncHold]):
         self, locks: AsyncLocks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options
     ) -> None:
         super().__init__(locks, names, kind, limit, options)
-        self._locks = locks
 
     async def acquire(self) -> AsyncHold:
         """Takes the lock; LockTimeoutError if it is not granted in time. Each call gives a hold of its own."""
@@ -166,6 +173,7 @@ class AsyncLock(Described[AsyncHold]):
             return None
 
     async def _acquire(self, wait: float | None) -> AsyncHold:
+        self._refuse_twice(asyncio.current_task())
         locks, request = self._locks, self._request()
         core, began, name = locks._core(), clock(), request.name
         try:
@@ -179,14 +187,16 @@ class AsyncLock(Described[AsyncHold]):
         return hold
 
     async def __aenter__(self) -> AsyncHold:
+        self._refuse_twice(asyncio.current_task())
         block = self._inside.begin(asyncio.current_task())
         try:
-            block.hold = await self.acquire()
+            hold = await self.acquire()
         except BaseException:
             self._inside.drop(block)
             raise
-        block.hold._enter()
-        return block.hold
+        self._inside.entered(block, hold)
+        hold._enter()
+        return hold
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -304,6 +314,18 @@ class AsyncLocks(Kinds[AsyncLock]):
         key = self._key(name)
         return await self._core().info(key)
 
+    async def adopt(self, ticket: str, lease: float | None = None) -> AsyncHold:
+        """Goes on with a hold that another process has detached. LockLostError if its lease has ended meanwhile.
+
+        A ticket is for one process: the server cannot tell two that adopt it from each other.
+        """
+        request, token, terms = self._adopted(ticket, lease)
+        core = self._core()
+        grant = await core.begin_hold(request, token, clock() + WAIT_MARGIN)  # type: ignore[union-attr]
+        if grant is None:
+            raise LockLostError(f"the lock {request.all_names} is held no more (renewal)", reason="renewal")
+        return AsyncHold(self, core, request, grant, **terms)
+
     async def ping(self) -> str:
         """Asks whether a server is there and has the module. Returns the version of that."""
         return await self._core().ping()
@@ -403,7 +425,7 @@ class AsyncLeader(Local):
             await self._lead(hold)
 
     async def _lead(self, hold: AsyncHold) -> None:
-        self._hold, failed = hold, False
+        self._hold, failed, hold._may_detach = hold, False, False
         work = asyncio.ensure_future(self._call(self._on_elected, hold))
         loss = asyncio.ensure_future(hold.until_lost())
         try:

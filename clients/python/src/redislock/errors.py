@@ -76,6 +76,10 @@ class DeadlockError(RedislockError, _ResponseError):
     cycle: tuple[tuple[str, str, str], ...] = ()
 
 
+class AlreadyHeldError(DeadlockError):
+    """The thread or task that asks for the lock holds it itself."""
+
+
 class FencedError(ServerRefusedError):
     """The fencing token belongs to no live hold of the lock."""
 
@@ -117,6 +121,8 @@ def translate(text: str) -> ServerRefusedError | DeadlockError:
     code, _, rest = text.partition(" ")
     if code == "DEADLOCK":
         return DeadlockError(text, cycle=tuple(_CYCLE.findall(rest)))
+    if code == "LOCKHELD":
+        return AlreadyHeldError(text)
     if code == "QUARANTINE":
         left = rest.partition(" ")[0]
         return QuarantineError(text, left=int(left) / 1000 if left.isdigit() else 0.0)

@@ -39,6 +39,7 @@ from ._rules import (
     CLOSE,
     LONGEST_PAUSE,
     TOKEN_MOST,
+    WAIT_MARGIN,
     Grant,
     Kind,
     Name,
@@ -96,6 +97,13 @@ class Hold(BaseHold):
         self._check_extension(lease)
         self._engine.background.run(self._engine.core.renew(self, lease))
 
+    def detach(self, lease: float | None = None) -> str:
+        """Ends the hold here, and returns a ticket with which another process goes on: `locks.adopt(ticket)`.
+
+        Renews once more, for `lease` seconds. Raises an error, and holds it still, unless each renewal was answered.
+        """
+        return self._engine.background.run(self._detach(lease))
+
     def on_lost(self, call: Callable[[str], object]) -> None:
         """Calls this with the reason, in a thread of its own, when the hold is lost."""
         self._pin()
@@ -149,7 +157,6 @@ class Lock(Described[Hold]):
 
     def __init__(self, locks: Locks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> None:
         super().__init__(locks, names, kind, limit, options)
-        self._locks = locks
 
     def acquire(self) -> Hold:
         """Takes the lock; LockTimeoutError if it is not granted in time. Each call gives a hold of its own."""
@@ -163,6 +170,7 @@ class Lock(Described[Hold]):
             return None
 
     def _acquire(self, wait: float | None) -> Hold:
+        self._refuse_twice(threading.current_thread())
         locks, request = self._locks, self._request()
         engine, began, name = locks._engine(), clock(), request.name
         grant: Grant | None = None
@@ -185,14 +193,16 @@ class Lock(Described[Hold]):
         return hold
 
     def __enter__(self) -> Hold:
+        self._refuse_twice(threading.current_thread())
         block = self._inside.begin(threading.current_thread())
         try:
-            block.hold = self.acquire()
-            block.hold._has_block = True
+            hold = self.acquire()
+            hold._has_block = True
+            self._inside.entered(block, hold)
         except BaseException:
             self._inside.drop(block)
             raise
-        return block.hold
+        return hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -292,6 +302,19 @@ class Locks(Kinds[Lock]):
         """The owners that hold this lock and those that wait for it; None if nobody does."""
         key = self._key(name)
         return self._run(lambda core: core.info(key))
+
+    def adopt(self, ticket: str, lease: float | None = None) -> Hold:
+        """Goes on with a hold that another process has detached. LockLostError if its lease has ended meanwhile.
+
+        A ticket is for one process: the server cannot tell two that adopt it from each other.
+        """
+        request, token, terms = self._adopted(ticket, lease)
+        engine = self._engine()
+        work = engine.core.begin_hold(request, token, clock() + WAIT_MARGIN)  # type: ignore[union-attr]
+        if (grant := engine.background.run(work)) is None:
+            raise LockLostError(f"the lock {request.all_names} is held no more (renewal)", reason="renewal")
+        engine.busy.enter(request.names)
+        return Hold(self, engine, request, grant, **terms)
 
     def ping(self) -> str:
         """Asks whether a server is there and has the module. Returns the version of that."""
@@ -413,6 +436,7 @@ class Leader(Local):
 
     def _lead(self, hold: Hold) -> None:
         self._changed.clear()
+        hold._may_detach = False
         hold.on_lost(lambda _: self._changed.set())
         self._hold, self._has_failed = hold, False
         if self._on_elected is not None:
