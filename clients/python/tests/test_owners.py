@@ -162,7 +162,7 @@ def test_a_release_that_failed_does_not_end_the_next_hold_of_the_same_owner(clie
 @pytest.mark.parametrize("wait", [0, 0.2, None])
 def test_a_reader_that_asks_to_write_is_refused_and_goes_on_reading(wait: float | None, client: redis.Redis) -> None:
     with redislock.Locks(client, lease=60) as locks:
-        with locks.read("k", owner="task-7") as hold, locks.read("k").acquire():
+        with locks.read("k").acquire(), locks.read("k", owner="task-7") as hold:
             with pytest.raises(redislock.AlreadyHeldError, match=r"LOCKHELD 'k' .* release every key"):
                 locks.write("k", owner="task-7", wait=wait).acquire()
             time.sleep(0.2)

@@ -127,6 +127,8 @@ class Core(Keeper):
         late = too_late(wanted, wait)
         if is_waiting or wanted.is_doubtful:
             self.give_up(wanted, late)
+        if is_waiting and (info := await self.holders(wanted)) is not None:
+            late.info, late.message = info, f"{late.message}: held by {info}"
         raise late
 
     def give_up(self, wanted: Wanted, error: BaseException) -> None:
@@ -427,6 +429,6 @@ def too_late(wanted: Wanted, wait: float | None) -> LockTimeoutError:
     """The error of a caller that did not get the lock."""
     names = wanted.all_names
     if wait:
-        return LockTimeoutError(f"{names} could not be acquired within {wait} s")
+        return LockTimeoutError(f"{names} could not be acquired within {wait:g} s", lock=names)
     which = names if len(wanted.names) == 1 else f"one of {names}"
-    return LockTimeoutError(f"{which} is held by another, and the request was not to wait")
+    return LockTimeoutError(f"{which} is held by another, and the request was not to wait", lock=names)

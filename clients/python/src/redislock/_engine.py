@@ -146,11 +146,11 @@ class Engine:
             error.was_sent = True
             raise
         except ReplyError as error:  # the login was refused
-            raise translate(str(error)) from None
+            raise translate(str(error), address) from None
         if isinstance(reply, ReplyError):
             is_left = str(reply).startswith(NOT_ME) and self.pool.leave(address)
             if judge(str(reply)).step is Step.FAIL and not is_left:
-                raise translate(str(reply))
+                raise translate(str(reply), address)
             raise Broken(str(reply))
         return reply
 

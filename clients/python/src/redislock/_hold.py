@@ -143,7 +143,7 @@ class BaseHold(Local):
     def _error(self, reason: str) -> LockLostError:
         names = self._wanted.all_names
         why = f"{reason}: {self.cause}" if self.cause else reason
-        error = LockLostError(f"the lock {names} is held no more ({why})", reason=reason)
+        error = LockLostError(f"lost lock {names!r} ({why})", reason=reason, lock=names, token=self.token)
         error.__cause__ = self._failure if reason == "deadline" else None
         return error
 

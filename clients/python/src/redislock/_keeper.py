@@ -16,7 +16,7 @@ from typing import Any
 from . import hooks as _hooks
 from ._hold import BaseHold
 from ._info import Info
-from ._rules import CLOSE, LONGEST_PAUSE, NAP, PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Wanted, clock, deadline
+from ._rules import CLOSE, LONGEST_PAUSE, LOOK, NAP, PAUSE, RENEW_AT, WAIT_MARGIN, WATCH_AFTER, Wanted, clock, deadline
 from .errors import ConnectionFailedError, LockLostError, LocksClosedError, RedislockError
 
 logger = logging.getLogger("redislock")
@@ -112,6 +112,17 @@ class Keeper(ABC):
     @abstractmethod
     async def info(self, name: bytes) -> Info | None:
         """Returns what the servers tell of this lock."""
+
+    async def holders(self, wanted: Wanted) -> Info | None:
+        """Returns who holds one of these locks, if that can be asked at once."""
+        try:
+            async with asyncio.timeout(LOOK):
+                for name in wanted.names:
+                    if (info := await self.info(name)) is not None and info.holders:
+                        return info
+        except (RedislockError, TimeoutError):  # it need not be allowed
+            logger.debug("who holds %s is not known", wanted.all_names, exc_info=True)
+        return None
 
     @abstractmethod
     def abandon(self, wanted: Wanted, token: int | None = None) -> None:

@@ -34,7 +34,8 @@ class Broken(Exception):
 def unreached(error: BaseException, address: Address | None) -> ConnectionFailedError:
     """What a caller is told where no server has answered, with what the system or a provider of passwords has said."""
     text = str(error) or f"no connection to {named(address)} in time"
-    failure = ConnectionFailedError(f"no server answered in time: {text}")
+    host, port = address or ("", 0)
+    failure = ConnectionFailedError(f"no server answered in time: {text}", host=host, port=port)
     failure.__cause__ = error.__cause__
     return failure
 

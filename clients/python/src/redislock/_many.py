@@ -113,7 +113,7 @@ class Several:
             try:
                 link = await Link.connect(address, self._core.login)
             except ReplyError as error:
-                raise translate(str(error)) from None
+                raise translate(str(error), address) from None
             self._core.blocked.add(link)
         else:
             link = self._links.pop(0)
@@ -132,7 +132,7 @@ class Several:
         if (most := longest_wait_ms(text)) is not None:
             core.longest_block_ms = most
         elif core.servers.is_final(verdict):
-            raise translate(text)
+            raise translate(text, address)
         else:
             core.servers.refusal(address, text, self._wanted)
             core.servers.leave(address)

@@ -45,6 +45,8 @@ WAIT_MARGIN = 2.0
 PATIENCE = 10.0
 #: Seconds after which a request that is not answered is sent again, over a new connection.
 ATTEMPT = 2.0
+#: Seconds in which it must be told who holds a lock, for an error that says so.
+LOOK = 0.5
 #: Seconds after which a request that was not answered is no longer expected to reach the server.
 DOUBT = 30.0
 #: Milliseconds for which a place in line is kept for a client that does not ask again, and how often it asks in them.
@@ -138,6 +140,11 @@ def as_bytes(name: Name, what: str = "the name of a lock") -> bytes:
     if not name:
         raise ValueError(f"{what} must not be empty")
     return name if isinstance(name, bytes) else name.encode()
+
+
+def shown(name: Name) -> str:
+    """A name for people to read."""
+    return name if isinstance(name, str) else name.decode(errors="replace")
 
 
 def milliseconds(seconds: float) -> int:

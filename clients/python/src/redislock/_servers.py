@@ -251,12 +251,12 @@ class Servers:
                     failure = unreached(error, address)
             except ReplyError as error:
                 verdict, text = judge(str(error)), str(error)
-                failure, heard = ConnectionFailedError(self.refusal(address, text, wanted)), clock()
+                failure, heard = self.refusal(address, text, wanted), clock()
                 if text.startswith(NOT_ME) and self.leave(address):
                     at, asking = None, False
                     continue
                 if self.is_final(verdict):
-                    raise translate(text) from None
+                    raise translate(text, address) from None
                 asking = verdict.step is Step.ASK
                 at = verdict.address if asking else None
                 hops += self._heed(verdict, address)
@@ -268,7 +268,7 @@ class Servers:
             pause = min(2 * pause, LONGEST_PAUSE)
         raise failure
 
-    def refusal(self, address: Address | None, text: str, wanted: Wanted | None) -> str:
+    def refusal(self, address: Address | None, text: str, wanted: Wanted | None) -> ConnectionFailedError:
         """What a server has said, and which. Logs it where somebody waits, once for a while."""
         where = named(address)
         if text.startswith("READONLY"):
@@ -280,7 +280,8 @@ class Servers:
                 self._refused[address] = text[:4], clock()
                 if wanted is not None:
                     logger.warning("waiting for %r: %s", wanted.all_names, said)
-        return said
+        host, port = address or ("", 0)
+        return ConnectionFailedError(said, host=host, port=port)
 
     def _heed(self, verdict: Verdict, address: Address | None) -> bool:
         """Notes where this server has sent the request on to, or that it is no primary. Whether it has sent it on."""

@@ -57,12 +57,6 @@ class Watch:
         return is_first
 
     async def _say(self, seconds: float) -> None:
-        who = ""
-        for name in self._wanted.names:
-            try:
-                info = await self._keeper.info(name)
-                who = who or (str(info) if info and info.holders else "")
-            except Exception:  # it need not be allowed
-                logger.debug("who holds %r is not known", name, exc_info=True)
-        held = f", held by {who}" if who else ""
+        info = await self._keeper.holders(self._wanted)
+        held = f", held by {info}" if info else ""
         logger.warning("waiting for %r for %.0f s%s", self._wanted.all_names, seconds, held)

@@ -44,8 +44,9 @@ from ._rules import (
     check_seconds,
     check_whole,
     clock,
+    shown,
 )
-from .errors import FencedError, LockLostError, LocksClosedError, LockTimeoutError, RedislockError
+from .errors import FencedError, LockLostError, LocksClosedError, LockTimeoutError, RedislockError, about
 
 logger = logging.getLogger("redislock")
 P = ParamSpec("P")
@@ -71,7 +72,8 @@ class AsyncHold(BaseHold):
         """
         if self._give_up():
             keeper: Core | Group = self._keeper  # type: ignore[assignment]
-            self._given_up(await asyncio.shield(keeper.begin(keeper.release(self._wanted, self.token))))
+            with about(self.name):
+                self._given_up(await asyncio.shield(keeper.begin(keeper.release(self._wanted, self.token))))
 
     async def extend(self, lease: float) -> None:
         """Begins a lease of `lease` seconds now; raises LockLostError if the hold is over.
@@ -81,7 +83,8 @@ class AsyncHold(BaseHold):
         self.check()
         check_lease(lease)
         self._check_extension(lease)
-        await self._keeper.renew(self, lease)
+        with about(self.name):
+            await self._keeper.renew(self, lease)
 
     async def until_lost(self) -> str:
         """Waits until the hold is lost, and returns why; waits for ever if it is given up."""
@@ -177,7 +180,8 @@ class AsyncLock(Described[AsyncHold]):
         locks, request = self._locks, self._request()
         core, began, name = locks._core(), clock(), request.name
         try:
-            grant = await core.acquire(request, wait, began)
+            with about(request.all_names):
+                grant = await core.acquire(request, wait, began)
         except LockTimeoutError:
             _hooks.call(core.hooks, "timed_out", name, clock() - began)
             raise
@@ -306,13 +310,16 @@ class AsyncLocks(Kinds[AsyncLock]):
         """Raises FencedError if the token is not that of a live hold of this lock."""
         key = self._key(name)
         check_whole("token", token, 1, TOKEN_MOST)
-        if not await self._core().fence(key, token):
-            raise FencedError(f"the token {token} belongs to no live hold of {name!r}")
+        with about(shown(name)):
+            is_live = await self._core().fence(key, token)
+        if not is_live:
+            raise FencedError(f"the token {token} belongs to no live hold of {shown(name)!r}", lock=shown(name))
 
     async def info(self, name: Name) -> Info | None:
         """The owners that hold this lock and those that wait for it; None if nobody does."""
         key = self._key(name)
-        return await self._core().info(key)
+        with about(shown(name)):
+            return await self._core().info(key)
 
     async def adopt(self, ticket: str, lease: float | None = None) -> AsyncHold:
         """Goes on with a hold that another process has detached. LockLostError if its lease has ended meanwhile.
@@ -323,7 +330,8 @@ class AsyncLocks(Kinds[AsyncLock]):
         core = self._core()
         grant = await core.begin_hold(request, token, clock() + WAIT_MARGIN)  # type: ignore[union-attr]
         if grant is None:
-            raise LockLostError(f"the lock {request.all_names} is held no more (renewal)", reason="renewal")
+            name = request.all_names
+            raise LockLostError(f"lost lock {name!r} (renewal)", reason="renewal", lock=name, token=token)
         return AsyncHold(self, core, request, grant, **terms)
 
     async def ping(self) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ._rules import SHORTEST_LEASE
+from ._rules import SHORTEST_LEASE, Address
 
 if TYPE_CHECKING:
     from redis.exceptions import ConnectionError as _ConnectionError
     from redis.exceptions import LockError as _LockError
     from redis.exceptions import LockNotOwnedError as _NotOwned
     from redis.exceptions import ResponseError as _ResponseError
+
+    from ._info import Info
 else:
 
     def _of_drivers(name: str) -> type:
@@ -32,6 +36,11 @@ else:
 class RedislockError(_LockError):
     """The base of all errors of this library."""
 
+    #: The name of the lock, or the names of all; and the server that has said so, or nothing.
+    lock: str = ""
+    host: str = ""
+    port: int = 0
+
     def __init__(self, message: str = "", **attributes: Any) -> None:
         Exception.__init__(self, message)
         self.message: str = message
@@ -46,7 +55,9 @@ class RedislockError(_LockError):
 
 
 class LockTimeoutError(RedislockError):
-    """The lock could not be acquired in time."""
+    """The lock could not be acquired in time. `info`: who holds it and since when, where it waited and may ask."""
+
+    info: Info | None = None
 
 
 class LockLostError(RedislockError, _NotOwned):
@@ -56,6 +67,7 @@ class LockLostError(RedislockError, _NotOwned):
     """
 
     reason: str = ""
+    token: int = 0
 
 
 class ConnectionFailedError(RedislockError, _ConnectionError):
@@ -116,13 +128,35 @@ _KINDS: dict[str, type[ServerRefusedError]] = {
 }
 
 
-def translate(text: str) -> ServerRefusedError | DeadlockError:
-    """The error whose text the server has replied."""
+@contextlib.contextmanager
+def about(lock: str) -> Iterator[None]:
+    """Adds the name of the lock to an error that has none."""
+    try:
+        yield
+    except RedislockError as error:
+        if not error.lock:
+            error.lock, error.message = lock, f"{error.message} (lock {lock!r})"
+        raise
+
+
+def translate(text: str, address: Address | None = None) -> ServerRefusedError | DeadlockError:
+    """The error whose text this server has replied."""
+    error = _translate(text)
+    error.host, error.port = address or ("", 0)
+    return error
+
+
+def _translate(text: str) -> ServerRefusedError | DeadlockError:
     code, _, rest = text.partition(" ")
     if code == "DEADLOCK":
         return DeadlockError(text, cycle=tuple(_CYCLE.findall(rest)))
     if code == "LOCKHELD":
         return AlreadyHeldError(text)
+    if code == "WRONGTYPE":
+        text += (
+            ": another client's value stands under this name. Choose another one, or a prefix; for the locks of older "
+        )
+        text += "clients set redislock.legacy-strings"
     if code == "QUARANTINE":
         left = rest.partition(" ")[0]
         return QuarantineError(text, left=int(left) / 1000 if left.isdigit() else 0.0)

@@ -48,8 +48,9 @@ from ._rules import (
     check_seconds,
     check_whole,
     clock,
+    shown,
 )
-from .errors import FencedError, LockLostError, LocksClosedError, LockTimeoutError, RedislockError
+from .errors import FencedError, LockLostError, LocksClosedError, LockTimeoutError, RedislockError, about
 
 logger = logging.getLogger("redislock")
 P = ParamSpec("P")
@@ -69,7 +70,8 @@ class Hold(BaseHold):
     def release(self) -> None:
         """Gives it up. Raises LockLostError if it was lost before, and whatever the server refuses."""
         if self._give_up():
-            self._given_up(self._engine.release(self._wanted, self.token))
+            with about(self.name):
+                self._given_up(self._engine.release(self._wanted, self.token))
 
     def __enter__(self) -> Hold:
         self.check()
@@ -95,7 +97,8 @@ class Hold(BaseHold):
         self.check()
         check_lease(lease)
         self._check_extension(lease)
-        self._engine.background.run(self._engine.core.renew(self, lease))
+        with about(self.name):
+            self._engine.background.run(self._engine.core.renew(self, lease))
 
     def detach(self, lease: float | None = None) -> str:
         """Ends the hold here, and returns a ticket with which another process goes on: `locks.adopt(ticket)`.
@@ -176,7 +179,8 @@ class Lock(Described[Hold]):
         grant: Grant | None = None
         engine.taking.add(request)
         try:
-            grant = engine.acquire(request, wait)
+            with about(request.all_names):
+                grant = engine.acquire(request, wait)
             _hooks.call(locks.hooks, "granted", name, clock() - began)
             hold = Hold(locks, engine, request, grant, **self._terms())
         except LockTimeoutError:
@@ -295,13 +299,16 @@ class Locks(Kinds[Lock]):
         """Raises FencedError if the token is not that of a live hold of this lock."""
         key = self._key(name)
         check_whole("token", token, 1, TOKEN_MOST)
-        if not self._run(lambda core: core.fence(key, token)):
-            raise FencedError(f"the token {token} belongs to no live hold of {name!r}")
+        with about(shown(name)):
+            is_live = self._run(lambda core: core.fence(key, token))
+        if not is_live:
+            raise FencedError(f"the token {token} belongs to no live hold of {shown(name)!r}", lock=shown(name))
 
     def info(self, name: Name) -> Info | None:
         """The owners that hold this lock and those that wait for it; None if nobody does."""
         key = self._key(name)
-        return self._run(lambda core: core.info(key))
+        with about(shown(name)):
+            return self._run(lambda core: core.info(key))
 
     def adopt(self, ticket: str, lease: float | None = None) -> Hold:
         """Goes on with a hold that another process has detached. LockLostError if its lease has ended meanwhile.
@@ -312,7 +319,8 @@ class Locks(Kinds[Lock]):
         engine = self._engine()
         work = engine.core.begin_hold(request, token, clock() + WAIT_MARGIN)  # type: ignore[union-attr]
         if (grant := engine.background.run(work)) is None:
-            raise LockLostError(f"the lock {request.all_names} is held no more (renewal)", reason="renewal")
+            name = request.all_names
+            raise LockLostError(f"lost lock {name!r} (renewal)", reason="renewal", lock=name, token=token)
         engine.busy.enter(request.names)
         return Hold(self, engine, request, grant, **terms)
 
