@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,6 +79,12 @@ def test_a_wait_makes_no_more_than_two_connections_and_keeps_its_place(meddler: 
         client.execute_command("LOCK.RELEASE", "b", "another")
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether all threads of a process are stopped: a signal takes a while to reach them."""
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("names", ["a", "ab"], ids=["one", "many"])
 def test_a_program_that_stood_still_across_its_grant_asks_again(names: str, server: Any, client: redis.Redis) -> None:
@@ -93,12 +100,15 @@ def test_a_program_that_stood_still_across_its_grant_asks_again(names: str, serv
         eventually(lambda: server.info("redislock")["redislock_waiters"] != "0", "it waits")
         time.sleep(0.5)
         process.send_signal(signal.SIGSTOP)
-        client.execute_command("LOCK.RELEASE", "a", "somebody")
-        if len(names) > 1:
-            eventually(lambda: client.exists("a"), "it is granted")
-            eventually(lambda: not client.exists("a"), "the grant ends")
-        else:
-            time.sleep(6)
-        process.send_signal(signal.SIGCONT)
+        try:
+            eventually(lambda: is_stopped(process.pid), "each of its threads is stopped")
+            client.execute_command("LOCK.RELEASE", "a", "somebody")
+            if len(names) > 1:
+                eventually(lambda: client.exists("a"), "it is granted")
+                eventually(lambda: not client.exists("a"), "the grant ends")
+            else:
+                time.sleep(6)
+        finally:
+            process.send_signal(signal.SIGCONT)
         said, _ = process.communicate(timeout=40)
     assert said == "True\n"
