@@ -28,7 +28,7 @@ var (
 	ErrQueueFull = errors.New("redislock: the queue is full")
 	// ErrQuarantine says that the server grants no new lock yet, for it may have lost some.
 	ErrQuarantine = errors.New("redislock: the server is in quarantine")
-	// ErrNotConfirmed says that too few replicas have confirmed the grant, which was undone.
+	// ErrNotConfirmed says that too few replicas have confirmed the grant: the owner may or may not hold the lock.
 	ErrNotConfirmed = errors.New("redislock: the grant was not confirmed")
 	// ErrModuleMissing says that the server does not know the commands.
 	ErrModuleMissing = errors.New("redislock: the server lacks the module")

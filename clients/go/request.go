@@ -156,7 +156,7 @@ func (s *servers) attempt(ctx context.Context, a *ask, node string, earlier *ans
 		return nil, failed
 	}
 	s.hears()
-	// What NOREPLICAS says no to has begun, and may still be undone.
+	// What NOREPLICAS says no to may have begun, and may stay.
 	if a.wanted != nil && !strings.HasPrefix(failed.text, "NOREPLICAS") {
 		a.wanted.gotNothing()
 	}

@@ -284,10 +284,7 @@ pub const CANNOT_CONFIRM: &str = "NOREPLICAS too few replicas are connected, or 
 pub const CANNOT_WAIT: &str = "NOREPLICAS a grant or a renewal must wait for replicas (redislock.confirm), which is impossible in MULTI, in a script or on a connection that must not block; nothing was done";
 
 /// Too few replicas acknowledged a grant in time.
-pub const GRANT_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; what it began is undone";
-
-/// Too few replicas acknowledged a grant in time, and it cannot be undone at once.
-pub const GRANT_UNDONE_LATER: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease is over; this server accepts no writes now, and undoes what it began when it does";
+pub const GRANT_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the grant: one left, or redislock.confirm-timeout or the lease ended; you may or may not hold it: ask again as the same owner, or release";
 
 /// Too few replicas acknowledged a renewal in time.
 pub const RENEWAL_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the renewal: one left, or redislock.confirm-timeout or the lease is over; count on the shorter of the old and the new lease";

@@ -3,16 +3,15 @@
 use super::admission::Admission;
 use super::at_key::{self, Opened, apply, go_on, internal_error, invalid, try_at_once};
 use super::clients::Reply;
-use super::confirm::{self, Wanted};
 use super::first_use::refuses_for_eviction;
 use super::server::{MINTED_OWNER_BYTES, Part, Server};
-use super::{answers, several, together, work};
+use super::{answers, confirm, several, together, work};
 use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::Bounds;
 use crate::command::{error, macquire};
 use crate::lock::effect::{Answer, Effects, Existing};
 use crate::lock::table::{Acquired, Ask, Block, Granted, KeyRef, Refusal, Table, Wait};
-use crate::lock::types::{Binding, ClientId, LockKeyBuf, Mode, Moment, Now, Token};
+use crate::lock::types::{Binding, ClientId, Mode, Moment, Now, Token};
 use crate::sabotage::{self, Rule};
 
 /// A client asks for one lock.
@@ -166,13 +165,17 @@ fn hold_back<S: Server>(
     minted_owner: Option<&[u8]>,
     lease_ms: u64,
 ) {
-    let lock_keys: Vec<LockKeyBuf> = names.iter().map(|&name| server.lock_key(name).to_owned()).collect();
-    let Some((lock_key, others)) = lock_keys.split_first() else {
+    let mut lock_keys = names.iter().map(|&name| server.lock_key(name).to_owned());
+    let Some(lock_key) = lock_keys.next() else {
         return internal_error(server);
     };
-    let (lock_key, others, minted_owner) = (lock_key.clone(), others.to_vec(), minted_owner.map(Into::into));
-    let reply = Reply::Answer(Answer::Granted { lock_key, others, token, minted_owner });
-    confirm::hold_back(server, Wanted { token: Some(token), lock_keys, reply, lease_ms });
+    let reply = Reply::Answer(Answer::Granted {
+        lock_key,
+        others: lock_keys.collect(),
+        token,
+        minted_owner: minted_owner.map(Into::into),
+    });
+    confirm::hold_back(server, reply, lease_ms);
 }
 
 #[inline(always)]

@@ -1,7 +1,6 @@
 //! How blocked clients are answered, in turns, and how they leave.
 
 use super::clients::{Client, Reply, Stage};
-use super::sent::Sent;
 use super::server::{Part, Server, Topic};
 use super::work;
 use crate::lock::effect::Answer;
@@ -54,7 +53,7 @@ fn unblock<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, reply: Repl
     }
     let _ = server.with(|state| {
         if sabotage::removes(Rule::AnsweredOnce) {
-            state.clients.wait_for_turn(blocked, id, Reply::Renewed);
+            state.clients.wait_for_turn(blocked, id, Reply::Renewed(None));
         } else {
             state.clients.note_answered(blocked, id);
         }
@@ -74,11 +73,11 @@ pub fn disconnected<S: Server>(server: &S, blocked: S::Blocked) {
             }
             work::request(server);
         }
+        // The server waits for this to let go of it.
         Some(client) => {
-            // The server waits for this to let go of it.
             server.unblock(blocked, None);
             if let Stage::Paced(reply) = client.stage {
-                undelivered(server, reply);
+                dropped(server, &reply);
             }
         }
     }
@@ -89,7 +88,8 @@ pub fn disconnected<S: Server>(server: &S, blocked: S::Blocked) {
 pub fn unblocked<S: Server>(server: &S, blocked: S::Blocked) -> Option<Reply> {
     // Its client is answered here and now; the server lets go of it when it finds nobody behind it.
     server.unblock(blocked, None);
-    match leave(server, blocked)?.stage {
+    let client = leave(server, blocked)?;
+    match client.stage {
         Stage::InQueue(_) | Stage::Answered => None,
         // It was about to be told so.
         Stage::Confirming(wait, _) if server.with(|state| state.confirm.all.is_gone(wait)) == Some(true) => {
@@ -97,19 +97,25 @@ pub fn unblocked<S: Server>(server: &S, blocked: S::Blocked) -> Option<Reply> {
         }
         Stage::Confirming(_, reply) => Some(reply.unconfirmed()),
         // A client that has an answer already is only answered sooner.
-        Stage::Undoing(reply) | Stage::Paced(reply) => Some(reply),
+        Stage::Paced(reply) => {
+            handed_over(server, client.id, reply.clone());
+            Some(reply)
+        }
     }
 }
 
 /// The one way by which a client leaves before the server has sent what it was answered. Its going may let others in
-/// (G6), and what it began is undone if it was not confirmed.
+/// (G6). What it began is not confirmed to it any more.
 fn leave<S: Server>(server: &S, blocked: S::Blocked) -> Option<Client> {
     let client = server.with(|state| {
         let client = state.clients.remove(blocked)?;
         match client.stage {
             Stage::InQueue(waiter) => state.table.leave(waiter),
-            Stage::Confirming(wait, _) => state.confirm.all.leave(wait),
-            Stage::Undoing(_) | Stage::Paced(_) | Stage::Answered => {}
+            Stage::Confirming(wait, ref reply) => {
+                state.confirm.all.leave(wait);
+                state.dropped(reply);
+            }
+            Stage::Paced(_) | Stage::Answered => {}
         }
         Some((client, state.has_work()))
     });
@@ -126,17 +132,35 @@ pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gon
     let client = server
         .with(|state| if sabotage::removes(Rule::Forgotten) { None } else { state.clients.remove(blocked) });
     match client.flatten() {
-        _ if is_gone => undelivered(server, reply),
-        Some(client) if Sent::is_kept(&reply) && hears_turns(server) => {
-            let _ = server.with(|state| state.sent.note(client.id, reply));
-        }
-        _ => {}
+        _ if is_gone => dropped(server, &reply),
+        Some(client) => handed_over(server, client.id, reply),
+        None => {}
     }
+}
+
+/// The server has taken a reply for this client. Whether it was sent is known when the next turn begins.
+fn handed_over<S: Server>(server: &S, client: ClientId, reply: Reply) {
+    if !reply.tells_of_hold() {
+        return;
+    }
+    let is_known_later = hears_turns(server);
+    let _ = server.with(|state| {
+        if is_known_later {
+            state.sent.note(client, reply);
+        } else {
+            state.delivered(&reply);
+        }
+    });
 }
 
 /// A turn of the event loop begins: what was answered in the last one was sent.
 pub fn turn_begins<S: Server>(server: &S) {
-    let _ = server.with(|state| state.sent.turn_begins());
+    let _ = server.with(|state| {
+        state.sent.turn_begins();
+        while let Some(reply) = state.sent.next_sent() {
+            state.delivered(&reply);
+        }
+    });
     if needs_no_turns(server) {
         work::request(server);
     }
@@ -169,33 +193,27 @@ pub fn hear_less<S: Server>(server: &S) {
     }
 }
 
-/// A connection has closed. A grant that it was to be sent in this turn, and was not, is taken back (G8).
+/// A connection has closed. What it was told in this turn was perhaps not sent (G8).
 pub fn closed<S: Server>(server: &S, client: ClientId) {
-    let Some(reply) = server.with(|state| state.sent.take(client)).flatten() else {
-        return;
-    };
-    if server.has_dropped_reply(client) {
-        undelivered(server, reply);
+    while let Some(reply) = server.with(|state| state.sent.take(client)).flatten() {
+        if server.has_dropped_reply(client) {
+            dropped(server, &reply);
+        } else {
+            let _ = server.with(|state| state.delivered(&reply));
+        }
     }
 }
 
-/// Notes that nobody learns of this reply: a grant is to be taken back.
-fn undelivered<S: Server>(server: &S, reply: Reply) {
-    let Reply::Answer(Answer::Granted { lock_key, others, token, .. }) = reply else {
-        return;
-    };
-    let _ = work::after(server, |state| {
-        for lock_key in std::iter::once(lock_key).chain(others) {
-            state.table.note_undelivered(lock_key, token);
-        }
-    });
+/// Nobody learns of this reply.
+fn dropped<S: Server>(server: &S, reply: &Reply) {
+    let _ = work::after(server, |state| state.dropped(reply));
 }
 
 /// What a blocked client reads.
 pub fn reply<S: Server>(server: &S, reply: Option<&Reply>) {
     use crate::command::error::{DEMOTED, REPLACED};
     let answer = match reply {
-        Some(Reply::Renewed) => return server.reply(Part::Integer(1)),
+        Some(Reply::Renewed(_)) => return server.reply(Part::Integer(1)),
         Some(Reply::Answer(answer)) => Some(answer),
         None => None,
     };

@@ -1,8 +1,7 @@
 //! Clients that are blocked: one entry each, in one stage, until the server has let go of it.
 //!
-//! A client waits in a queue; then perhaps for replicas. If its grant was not confirmed, it waits until that is
-//! undone. Then it may wait for its turn to be answered, and at last until the server has sent the answer. Whatever
-//! ends that, [`Clients::remove`] is the one way out.
+//! A client waits in a queue; then perhaps for replicas. Then it may wait for its turn to be answered, and at last until
+//! the server has sent the answer. Whatever ends that, [`Clients::remove`] is the one way out.
 //!
 //! Replies are paced: no turn of the event loop answers more clients than it can in a few milliseconds. What is
 //! decided is decided at once: the holds are there, replicas and files know them. But sending a reply costs the
@@ -14,10 +13,10 @@ use std::hash::Hash;
 
 use hashbrown::HashMap;
 
-use crate::command::error::{GRANT_UNCONFIRMED, GRANT_UNDONE_LATER, RENEWAL_UNCONFIRMED};
+use crate::command::error::{GRANT_UNCONFIRMED, RENEWAL_UNCONFIRMED};
 use crate::lock::confirm::WaitId;
 use crate::lock::effect::{Answer, WaiterId};
-use crate::lock::types::ClientId;
+use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Token};
 
 /// How many clients are answered in one turn of the event loop.
 pub const REPLIES_PER_TURN: usize = if cfg!(test) { 3 } else { 128 };
@@ -26,31 +25,38 @@ pub const REPLIES_PER_TURN: usize = if cfg!(test) { 3 } else { 128 };
 const KEPT: usize = if cfg!(test) { 4 } else { 64 };
 
 /// What a blocked client is answered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Reply {
     /// How its wait in a queue ended.
     Answer(Answer),
-    /// Its lease is as long as it asked for.
-    Renewed,
+    /// Its lease is as long as it asked for, of this hold.
+    Renewed(Option<(LockKeyBuf, Token)>),
 }
 
 impl Reply {
     /// What a client is answered instead when replicas have not confirmed it.
     #[must_use]
     pub const fn unconfirmed(&self) -> Self {
-        let reason = if matches!(self, Self::Renewed) { RENEWAL_UNCONFIRMED } else { GRANT_UNCONFIRMED };
+        let reason = if matches!(self, Self::Renewed(_)) { RENEWAL_UNCONFIRMED } else { GRANT_UNCONFIRMED };
         Self::Answer(Answer::Refused(reason))
     }
 
-    /// What it is answered where what it began cannot be undone now, because the server accepts no writes.
-    #[must_use]
-    pub fn undone_later(self) -> Self {
+    /// Calls this for each hold that it tells its owner of.
+    pub fn for_each_hold(&self, mut act: impl FnMut(LockKey<'_>, Token)) {
         match self {
-            Self::Answer(Answer::Refused(GRANT_UNCONFIRMED)) => {
-                Self::Answer(Answer::Refused(GRANT_UNDONE_LATER))
+            Self::Answer(Answer::Granted { lock_key, others, token, .. }) => {
+                act(lock_key.as_key(), *token);
+                others.iter().for_each(|other| act(other.as_key(), *token));
             }
-            reply => reply,
+            Self::Renewed(Some((lock_key, token))) => act(lock_key.as_key(), *token),
+            Self::Renewed(None) | Self::Answer(_) => {}
         }
+    }
+
+    /// Whether it tells its owner of a hold.
+    #[must_use]
+    pub const fn tells_of_hold(&self) -> bool {
+        matches!(self, Self::Answer(Answer::Granted { .. }) | Self::Renewed(_))
     }
 }
 
@@ -61,8 +67,6 @@ pub enum Stage {
     InQueue(WaiterId),
     /// It waits for replicas, and is then answered this.
     Confirming(WaitId, Reply),
-    /// It was not confirmed, and is answered this when what it began is undone.
-    Undoing(Reply),
     /// It is answered this when its turn comes.
     Paced(Reply),
     /// It was answered, and the server has not sent it yet.
@@ -86,32 +90,13 @@ pub struct Clients<B> {
     all: HashMap<B, Client>,
     in_queue: HashMap<WaiterId, B>,
     confirming: HashMap<WaitId, B>,
-    /// In the order in which they are answered. Some have gone.
-    undoing: InOrder<B>,
-    paced: InOrder<B>,
+    /// In the order in which they are answered, with the numbers that tell them from those who came later by the same
+    /// handle. Some have gone.
+    paced: VecDeque<(B, u64)>,
+    /// How many of them have not gone.
+    paced_len: usize,
     answered: usize,
     last_number: u64,
-}
-
-/// Clients in their order, with the numbers that tell them from those who came later by the same handle.
-#[derive(Debug)]
-struct InOrder<B> {
-    queue: VecDeque<(B, u64)>,
-    /// How many of them have not gone.
-    len: usize,
-}
-
-impl<B> Default for InOrder<B> {
-    fn default() -> Self {
-        Self { queue: VecDeque::new(), len: 0 }
-    }
-}
-
-impl<B> InOrder<B> {
-    fn push(&mut self, blocked: B, number: u64) {
-        self.queue.push_back((blocked, number));
-        self.len += 1;
-    }
 }
 
 impl<B> Default for Clients<B> {
@@ -120,8 +105,8 @@ impl<B> Default for Clients<B> {
             all: HashMap::new(),
             in_queue: HashMap::new(),
             confirming: HashMap::new(),
-            undoing: InOrder::default(),
-            paced: InOrder::default(),
+            paced: VecDeque::new(),
+            paced_len: 0,
             answered: 0,
             last_number: 0,
         }
@@ -141,16 +126,11 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         self.insert(blocked, id, Stage::Confirming(wait, reply));
     }
 
-    /// Notes that this client is to be answered when what it began is undone.
-    pub fn wait_for_undo(&mut self, blocked: B, id: ClientId, reply: Reply) {
-        let number = self.insert(blocked, id, Stage::Undoing(reply));
-        self.undoing.push(blocked, number);
-    }
-
     /// Notes that this client is to be answered when its turn comes.
     pub fn wait_for_turn(&mut self, blocked: B, id: ClientId, reply: Reply) {
         let number = self.insert(blocked, id, Stage::Paced(reply));
-        self.paced.push(blocked, number);
+        self.paced.push_back((blocked, number));
+        self.paced_len += 1;
     }
 
     /// Notes that this client was answered.
@@ -173,8 +153,7 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         match client.stage {
             Stage::InQueue(waiter) => _ = self.in_queue.remove(&waiter),
             Stage::Confirming(wait, _) => _ = self.confirming.remove(&wait),
-            Stage::Undoing(_) => self.undoing.len -= 1,
-            Stage::Paced(_) => self.paced.len -= 1,
+            Stage::Paced(_) => self.paced_len -= 1,
             Stage::Answered => self.answered -= 1,
         }
         Some(client)
@@ -195,46 +174,23 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         }
     }
 
-    /// Takes the first of the clients that are answered when what they began is undone.
-    pub fn take_undoing(&mut self) -> Option<(B, ClientId, Reply)> {
-        self.take_first(|clients| &mut clients.undoing)
-    }
-
     /// Whose turn it is to be answered.
     pub fn take_paced(&mut self) -> Option<(B, ClientId, Reply)> {
-        self.take_first(|clients| &mut clients.paced)
-    }
-
-    fn take_first(&mut self, which: impl Fn(&mut Self) -> &mut InOrder<B>) -> Option<(B, ClientId, Reply)> {
-        while let Some((blocked, number)) = which(self).queue.pop_front() {
+        while let Some((blocked, number)) = self.paced.pop_front() {
             if self.all.get(&blocked).is_none_or(|client| client.number != number) {
                 continue;
             }
-            if let Some(Client { id, stage: Stage::Undoing(reply) | Stage::Paced(reply), .. }) =
-                self.remove(blocked)
-            {
+            if let Some(Client { id, stage: Stage::Paced(reply), .. }) = self.remove(blocked) {
                 return Some((blocked, id, reply));
             }
         }
         None
     }
 
-    /// Whether somebody is to be answered when what it began is undone.
-    #[must_use]
-    pub const fn has_undoing(&self) -> bool {
-        self.undoing.len > 0
-    }
-
-    /// How many are.
-    #[must_use]
-    pub const fn undoing(&self) -> usize {
-        self.undoing.len
-    }
-
     /// Whether somebody waits for its turn to be answered.
     #[must_use]
     pub const fn has_paced(&self) -> bool {
-        self.paced.len > 0
+        self.paced_len > 0
     }
 
     /// How many more clients may be answered in this turn of the event loop.
@@ -269,8 +225,8 @@ impl<B: Copy + Eq + Hash> Clients<B> {
     }
 
     fn capacity(&self) -> usize {
-        let queues = self.undoing.queue.capacity().max(self.paced.queue.capacity());
-        self.all.capacity().max(self.in_queue.capacity()).max(self.confirming.capacity()).max(queues)
+        let maps = self.in_queue.capacity().max(self.confirming.capacity());
+        self.all.capacity().max(maps).max(self.paced.capacity())
     }
 }
 
@@ -279,7 +235,7 @@ mod tests {
     use super::*;
 
     fn push(clients: &mut Clients<u64>, number: u64) {
-        clients.wait_for_turn(number, ClientId(number), Reply::Renewed);
+        clients.wait_for_turn(number, ClientId(number), Reply::Renewed(None));
     }
 
     fn next(clients: &mut Clients<u64>) -> Option<u64> {
@@ -313,18 +269,17 @@ mod tests {
         let mut clients = Clients::default();
         let (waiter, wait) = (WaiterId::from_number(7), WaitId::default());
         clients.wait_in_queue(1, ClientId(10), waiter);
-        clients.wait_for_replicas(2, ClientId(20), wait, Reply::Renewed);
-        clients.wait_for_undo(3, ClientId(30), Reply::Renewed);
-        clients.wait_for_turn(4, ClientId(40), Reply::Renewed);
+        clients.wait_for_replicas(2, ClientId(20), wait, Reply::Renewed(None));
+        clients.wait_for_turn(4, ClientId(40), Reply::Renewed(None));
         clients.note_answered(5, ClientId(50));
-        assert!(clients.has_undoing() && clients.has_paced());
+        assert!(clients.has_paced());
         assert_eq!((clients.room(), clients.room_behind_others()), (REPLIES_PER_TURN - 1, 0));
-        for (blocked, id) in [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50)] {
+        for (blocked, id) in [(1, 10), (2, 20), (4, 40), (5, 50)] {
             assert_eq!(clients.remove(blocked).map(|client| client.id), Some(ClientId(id)));
         }
-        assert!(!clients.has_undoing() && !clients.has_paced() && clients.room() == REPLIES_PER_TURN);
+        assert!(!clients.has_paced() && clients.room() == REPLIES_PER_TURN);
         assert_eq!(clients.take_waiter(waiter), None);
-        assert!(clients.take_confirming(wait).is_none() && clients.take_undoing().is_none());
+        assert!(clients.take_confirming(wait).is_none());
     }
 
     #[test]

@@ -8,9 +8,8 @@ use super::acquire::{self, bind_to};
 use super::admission::Admission;
 use super::at_key::{self, Opened, apply, ask, go_on, internal_error, invalid, try_at_once};
 use super::clients::Reply;
-use super::confirm::{self, Wanted};
 use super::server::{Part, Server, To};
-use super::{first_use, legacy, together};
+use super::{confirm, first_use, legacy, together};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
 use crate::command::{exec, fence, internal, release, renew};
@@ -102,9 +101,6 @@ pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_
     let Some(record) = internal::parse_apply(args) else {
         return server.reply(Part::Error(error::BAD_RECORD));
     };
-    if let internal::Apply::Hold(_, hold) = &record {
-        server.with(|state| state.confirm.all.came_back(server.lock_key(name), &hold.owner, hold.token));
-    }
     apply(server, name, |table, now, key_ref, fx| match &record {
         internal::Apply::Hold(mode, hold) => {
             let step = table.apply_hold(now, key_ref, *mode, hold, fx);
@@ -303,9 +299,8 @@ fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
         step
     });
     if shared.holds_back.is_set() && reply == Some(Ok(true)) {
-        let lock_keys = vec![server.lock_key(name).to_owned()];
-        let wanted = Wanted { token, lock_keys, reply: Reply::Renewed, lease_ms: request.lease_ms };
-        return confirm::hold_back(server, wanted);
+        let renewed = token.map(|token| (server.lock_key(name).to_owned(), token));
+        return confirm::hold_back(server, Reply::Renewed(renewed), request.lease_ms);
     }
     match reply {
         Some(Err(refusal)) => server.reply(Part::Error(&error::refusal(refusal, name.as_ref(), &[]))),

@@ -6,16 +6,14 @@
 
 use super::clients::{REPLIES_PER_TURN, Reply};
 use super::flags::Level;
-use super::server::{Part, Server, Topic};
-use super::state::State;
+use super::server::{Server, Topic};
 use super::{answers, first_use, work};
 use crate::command::error::{
     CANNOT_CONFIRM, CANNOT_WAIT, COUNTED_UNCONFIRMED, KEPT_UNCONFIRMED, RAISED_UNCONFIRMED,
 };
 use crate::lock::confirm::{Rule, Seen, Verdict};
 use crate::lock::effect::Answer;
-use crate::lock::types::{Binding, ClientId, LockKeyBuf, Moment, Token};
-use crate::sabotage::{self, Rule as Sabotaged};
+use crate::lock::types::{Binding, ClientId, Moment};
 
 /// Begins to keep confirmations. Once, at load.
 pub fn start<S: Server>(server: &S) {
@@ -62,18 +60,7 @@ pub fn look_again<S: Server>(server: &S) {
 /// Another server decides from here on: clients that wait for replicas of this one wait in vain. What they were granted
 /// is the new primary's to keep or to end. Some are told so at once, the others by the pump.
 pub fn demoted<S: Server>(server: &S) {
-    let clients = server.with(|state| {
-        state.confirm.all.drop_all();
-        let mut clients = Vec::new();
-        // What these began is not undone here any more. There are not more of them than fail in one turn.
-        while let Some(client) = state.clients.take_undoing() {
-            clients.push(client);
-        }
-        clients
-    });
-    for (blocked, id, _) in clients.unwrap_or_default() {
-        answers::answer(server, blocked, id, Reply::Answer(Answer::Demoted));
-    }
+    let _ = server.with(|state| state.confirm.all.drop_all());
     send_some_away(server);
 }
 
@@ -99,15 +86,13 @@ pub fn send_some_away<S: Server>(server: &S) -> bool {
 /// rest.
 pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
     let is_new = server.with(|state| {
-        let confirm = &mut state.confirm;
-        let is_new = confirm.rule.is_none() && rule.is_some();
+        let was = std::mem::replace(&mut state.confirm.rule, rule);
         if rule.is_none() {
-            confirm.all.need_nobody();
+            state.confirm.all.need_nobody();
         }
-        // An owner may ask again for a hold that is still to be undone. It is told only when the hold is to stay.
-        let rest = (!confirm.all.is_over()).then_some(Rule::NOBODY);
-        go_by(server, state, rule.or(rest));
-        is_new
+        state.table.set_confirms(rule.is_some());
+        server.shared().holds_back.set(rule.is_some());
+        was.is_none() && rule.is_some()
     });
     if !is_loaded {
         return;
@@ -118,20 +103,6 @@ pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
         look(server);
     }
     warn_of_too_many(server);
-}
-
-/// Grants and renewals are confirmed by this rule from here on.
-fn go_by<S: Server>(server: &S, state: &mut State<S::Blocked, S::Alarm>, rule: Option<Rule>) {
-    state.confirm.rule = rule;
-    state.table.set_confirms(rule.is_some());
-    server.shared().holds_back.set(rule.is_some());
-}
-
-/// Ends the waiting for replicas if nothing has to be confirmed any more, and all waits are over by now.
-fn end_if_over<S: Server>(server: &S, state: &mut State<S::Blocked, S::Alarm>) {
-    if state.confirm.rule == Some(Rule::NOBODY) && state.confirm.all.is_over() {
-        go_by(server, state, None);
-    }
 }
 
 /// Has the server tell of the turns of its event loop, and of replicas that come and go. It costs every turn a little,
@@ -196,88 +167,47 @@ fn lacks_replicas<S: Server>(server: &S) -> bool {
     can != Some(true)
 }
 
-/// What has to be confirmed.
-pub struct Wanted {
-    /// Under which token; `None`: a renewal of a hold that is gone.
-    pub token: Option<Token>,
-    /// Which locks.
-    pub lock_keys: Vec<LockKeyBuf>,
-    /// What the client is answered then.
-    pub reply: Reply,
-    /// For how long it asked: nobody waits for longer than that, because a client that is told of a hold shall have it.
-    pub lease_ms: u64,
-}
-
-/// Answers the client of the running command when enough replicas have what was done for it.
+/// Answers the client of the running command when enough replicas have what was done for it. It asked for a lease of
+/// `lease_ms`: nobody waits for longer than that, because a client that is told of a hold shall have it.
 #[cold]
-pub fn hold_back<S: Server>(server: &S, wanted: Wanted) {
-    note_begun(server);
+pub fn hold_back<S: Server>(server: &S, reply: Reply, lease_ms: u64) {
     let id = server.client().unwrap_or(ClientId(0));
     if let Some(blocked) = server.block() {
-        return pend(server, blocked, id, wanted);
+        return pend(server, blocked, id, reply, lease_ms);
     }
-    let Wanted { token, lock_keys, reply, lease_ms } = wanted;
-    let (now, settings) = (server.boot(), &server.shared().settings);
-    let is_confirmed = server.with(|state| {
-        let lasts_ms = settings.confirm_timeout_ms().min(lease_ms);
-        let rule = state.confirm.rule?;
-        let wait = state.confirm.all.wait_to_answer(now, rule, lasts_ms, token, lock_keys)?;
-        if settings.confirms() {
-            state.confirm.all.leave(wait);
-        } else {
-            // Nobody has to confirm anything any more.
-            state.confirm.all.confirmed(wait);
-        }
-        Some(!settings.confirms())
-    });
-    work::request(server);
-    if is_confirmed.flatten() == Some(true) {
-        answers::reply(server, Some(&reply));
-    } else {
-        server.reply(Part::Error(CANNOT_WAIT));
-    }
+    let _ = work::after(server, |state| state.dropped(&reply));
+    answers::reply(server, Some(&reply.unconfirmed()));
 }
 
 /// Answers a client that waited in a queue: if it was granted what it waited for, when enough replicas have it.
 #[cold]
 pub fn hold_back_waiter<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, answer: Answer) {
-    if let Answer::Granted { lock_key, others, token, .. } = &answer {
-        note_begun(server);
-        let (lock_keys, token) = (std::iter::once(lock_key).chain(others).cloned().collect(), Some(*token));
-        let wanted = Wanted { token, lock_keys, reply: Reply::Answer(answer), lease_ms: u64::MAX };
-        pend(server, blocked, id, wanted);
+    if let Answer::Granted { token, .. } = answer {
+        let now = server.boot();
+        let left_ms = server.with(|state| state.table.left_of_undelivered(now, token)).flatten();
+        pend(server, blocked, id, Reply::Answer(answer), left_ms.unwrap_or(0));
     } else {
         answers::answer(server, blocked, id, Reply::Answer(answer));
     }
 }
 
-/// What the core says has begun is what somebody is told next.
-fn note_begun<S: Server>(server: &S) {
-    let _ = server.with(|state| {
-        let begun = state.table.take_begun();
-        state.confirm.all.note_begun(begun);
-    });
-}
-
-fn pend<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, wanted: Wanted) {
-    let Wanted { token, lock_keys, reply, lease_ms } = wanted;
+fn pend<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, reply: Reply, lease_ms: u64) {
     let (now, settings) = (server.boot(), &server.shared().settings);
-    let must_undo = server.with(|state| {
-        let lasts_ms = settings.confirm_timeout_ms().min(lease_ms);
+    let until = now.plus_ms(settings.confirm_timeout_ms().min(lease_ms));
+    let unconfirmed = server.with(|state| {
         let confirm = &mut state.confirm;
-        let wait =
-            confirm.rule.and_then(|rule| confirm.all.wait_to_answer(now, rule, lasts_ms, token, lock_keys));
-        if let Some(wait) = wait {
-            state.clients.wait_for_replicas(blocked, id, wait, reply);
-            let until = state.confirm.all.next_deadline();
-            state.wake.at(until);
-        } else {
-            state.confirm.failed += 1;
-            state.clients.wait_for_undo(blocked, id, reply.unconfirmed());
-        }
-        wait.is_none()
+        let Some(wait) = confirm.rule.and_then(|rule| confirm.all.wait(now, until, rule)) else {
+            confirm.failed += 1;
+            state.dropped(&reply);
+            return Some(reply.unconfirmed());
+        };
+        state.clients.wait_for_replicas(blocked, id, wait, reply);
+        let until = state.confirm.all.next_deadline();
+        state.wake.at(until);
+        None
     });
-    if must_undo == Some(true) {
+    if let Some(reply) = unconfirmed.flatten() {
+        answers::answer(server, blocked, id, reply);
         work::request(server);
     }
 }
@@ -321,11 +251,7 @@ pub fn turn<S: Server>(server: &S) {
     if !server.shared().hears_replicas.is_set() {
         return;
     }
-    let is_idle = server.with(|state| {
-        state.confirm.all.forget_begun();
-        end_if_over(server, state);
-        state.confirm.all.is_empty()
-    });
+    let is_idle = server.with(|state| state.confirm.all.is_empty());
     if is_idle != Some(false) {
         return;
     }
@@ -347,63 +273,43 @@ pub fn turn<S: Server>(server: &S) {
     answer_over(server);
 }
 
-/// Answers those who know now what becomes of them.
+/// Answers those who know now what becomes of them. What nobody is told of the pump revokes.
 fn answer_over<S: Server>(server: &S) {
     let now = server.boot();
     let over = server.with(|state| {
-        let had_undo = state.confirm.all.has_undo_now();
-        // A client that is answered in a later turn waits till then, so that a grant of nobody's is undone.
+        // A client that is answered in a later turn waits for it here.
         let room = state.clients.room_behind_others();
         let mut over = Vec::new();
-        // The pump undoes what these began, before others join them.
-        let failed_max = REPLIES_PER_TURN.saturating_sub(state.clients.undoing());
-        for (wait, verdict) in state.confirm.all.take_some_over(now, room, failed_max) {
+        for (wait, verdict) in state.confirm.all.take_some_over(now, room, REPLIES_PER_TURN) {
             let Some((blocked, id, reply)) = state.clients.take_confirming(wait) else {
                 continue;
             };
-            match verdict {
+            let reply = match verdict {
                 Verdict::Confirmed => {
                     state.confirm.confirmed += 1;
-                    over.push((blocked, id, reply));
+                    reply
                 }
                 Verdict::Failed => {
                     state.confirm.failed += 1;
-                    state.clients.wait_for_undo(blocked, id, reply.unconfirmed());
+                    state.dropped(&reply);
+                    reply.unconfirmed()
                 }
-            }
+            };
+            over.push((blocked, id, reply, verdict));
         }
         let next = state.confirm.all.next_deadline();
         state.wake.at(next);
-        (over, had_undo)
+        over
     });
-    let (over, had_undo) = over.unwrap_or_default();
-    for (blocked, id, reply) in over {
+    let over = over.unwrap_or_default();
+    // The pump is asked for only where there is something new for it: asked for in each turn, it would go round and round
+    // while nothing is written.
+    let has_failed = over.iter().any(|(.., verdict)| *verdict == Verdict::Failed);
+    for (blocked, id, reply, _) in over {
         answers::answer(server, blocked, id, reply);
     }
-    // The pump undoes what has failed and answers those whose it was; and it makes another turn come. What it could not
-    // undo it comes back to by itself: asked for it in each turn, it would go round and round while nothing is written.
-    let has_work = server.with(|state| {
-        end_if_over(server, state);
-        state.has_unconfirmed_work(had_undo)
-    });
-    if has_work == Some(true) {
+    if has_failed || server.with(|state| state.confirm.all.is_behind()) == Some(true) {
         work::request(server);
-    }
-}
-
-/// Answers those whose requests were not confirmed, when what they began is undone: nobody is to see a hold of theirs
-/// that they are told they do not have. Where it cannot be undone now, because the server accepts no writes, they are
-/// told that instead of having to wait.
-pub fn answer_unconfirmed<S: Server>(server: &S) {
-    while let Some((blocked, id, reply, is_undone)) = server
-        .with(|state| {
-            let is_undone = !state.confirm.all.has_undo() || sabotage::removes(Sabotaged::UndoneFirst);
-            state.clients.take_undoing().map(|(blocked, id, reply)| (blocked, id, reply, is_undone))
-        })
-        .flatten()
-    {
-        let reply = if is_undone { reply } else { reply.undone_later() };
-        answers::answer(server, blocked, id, reply);
     }
 }
 

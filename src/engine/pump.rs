@@ -11,7 +11,7 @@ use super::clients::REPLIES_PER_TURN;
 use super::server::{Fact, Key, Server, To, Whose};
 use super::{answers, confirm, leaving, legacy, outbox, quarantine, several, step, sweep, work};
 use crate::command::slot;
-use crate::lock::effect::{Answer, Change, Effects, PendingGrant, Record, Task, WaiterId};
+use crate::lock::effect::{Answer, Change, Effects, Record, Task, WaiterId};
 use crate::lock::table::{Candidate, KeyRef, Table};
 use crate::lock::types::{LockKeyBuf, Moment, Now, Token};
 use crate::sabotage::{self, Rule};
@@ -87,8 +87,6 @@ pub fn run<S: Server>(server: &S) {
     let mut is_done = !is_apart || time_outs(server);
     if mode == Mode::Decide {
         is_done &= decide(server, started);
-    } else {
-        confirm::answer_unconfirmed(server);
     }
     let postponed = server.with(|state| state.table.tasks());
     while is_done && !(bury_some(server, decides) && sweep::sort_some(server)) {
@@ -128,17 +126,13 @@ fn wake_again<S: Server>(server: &S, decides: bool, is_paused: bool) {
         if !decides {
             // Nobody can be granted anything here.
             while state.table.next_task().is_some() {}
-            while state.confirm.all.next_undo(Moment(u64::MAX)).is_some() {}
         }
         let next = state.table.next_deadline(decides && !is_paused);
         // A server that follows another one may be paused, too. Only this waits there for the end of it.
         let is_paused = is_paused || state.pump.must_tick && state.pump.moves == 0;
         let retry_ms = if is_paused { PAUSE_RETRY_MS } else { REFUSED_RETRY_MS };
-        let undo_at = state.confirm.all.next_undo_at();
-        let has_rest = state.table.has_tasks() || undo_at.is_some_and(|at| at <= now);
-        let retry = (is_paused || has_rest).then(|| now.plus_ms(retry_ms));
-        let put_off = undo_at.filter(|_| !has_rest);
-        state.wake.at([next, retry, put_off].into_iter().flatten().min());
+        let retry = (is_paused || state.table.has_tasks()).then(|| now.plus_ms(retry_ms));
+        state.wake.at(next.into_iter().chain(retry).min());
     });
 }
 
@@ -202,13 +196,10 @@ pub fn send_some_away<S: Server>(server: &S, started: Moment) -> bool {
     server.with(|state| state.table.has_away()) != Some(true)
 }
 
-/// What there is to do in one run, in the order in which it is done. First undoes what was not confirmed, and takes back
-/// what nobody was told of. Then does what is due and what was noted, in turns, so that a million leases do not keep the
+/// What there is to do in one run, in the order in which it is done. First revokes what nobody was told of. Then does what is due and what was noted, in turns, so that a million leases do not keep the
 /// others waiting.
 struct ToDo<'a, S: Server> {
     admission: Admission<'a, S>,
-    /// Grants may be left that are to be undone.
-    undoes: bool,
     /// How many notes are left of those that there were when they were counted last: what is noted while nothing can be
     /// granted waits for another run.
     noted: usize,
@@ -220,27 +211,15 @@ struct ToDo<'a, S: Server> {
 
 impl<'a, S: Server> ToDo<'a, S> {
     fn of_run(server: &'a S) -> Self {
-        Self {
-            admission: Admission::of_pump(server),
-            undoes: true,
-            noted: 0,
-            grants_nothing: false,
-            is_notes_turn: false,
-        }
+        let admission = Admission::of_pump(server);
+        let mut to_do = Self { admission, noted: 0, grants_nothing: false, is_notes_turn: false };
+        to_do.count(server);
+        to_do
     }
 
     fn next(&mut self, server: &S, now: Moment) -> Option<Task> {
-        if self.undoes {
-            if let Some(undo) = self.next_undo(server, now) {
-                return Some(undo);
-            }
-            self.undoes = false;
-            // Only now are those answered whose it was.
-            confirm::answer_unconfirmed(server);
-            self.count(server);
-        }
         if (std::mem::take(&mut self.is_notes_turn)
-            || server.with(|state| state.table.takes_back()) == Some(true))
+            || server.with(|state| state.table.revokes()) == Some(true))
             && let Some(note) = self.next_note(server)
         {
             return Some(note);
@@ -254,18 +233,6 @@ impl<'a, S: Server> ToDo<'a, S> {
             self.count(server);
         }
         self.next_note(server)
-    }
-
-    fn next_undo(&mut self, server: &S, now: Moment) -> Option<Task> {
-        if sabotage::removes(Rule::UndoneFirst) {
-            confirm::answer_unconfirmed(server);
-        }
-        let has_undo = server.with(|state| state.confirm.all.has_undo()) == Some(true);
-        if !has_undo || self.admission.refuses_writes() {
-            return None;
-        }
-        let grant = server.with(|state| state.confirm.all.next_undo(now)).flatten()?;
-        Some(Task::Undo(grant.lock_key, grant.token, grant.undo))
     }
 
     fn next_note(&mut self, server: &S) -> Option<Task> {
@@ -321,10 +288,9 @@ fn perform<S: Server>(server: &S, now: Now, task: Task, admission: &mut Admissio
         Task::TimeOut(waiter) => step::effects_of(server, |table, fx| table.time_out(*waiter, fx)),
         Task::Multi(request) => at_all(server, now, *request, admission),
         Task::ReplicateAgain(lock_key, token) => replicate_again(server, now, lock_key, *token),
-        Task::Expire(lock_key, _)
-        | Task::Settle(lock_key)
-        | Task::TakeBack(lock_key, _)
-        | Task::Undo(lock_key, ..) => at(server, now, lock_key, &task, admission),
+        Task::Expire(lock_key, _) | Task::Settle(lock_key) | Task::Revoke(lock_key, _) => {
+            at(server, now, lock_key, &task, admission)
+        }
     }
 }
 
@@ -352,10 +318,7 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
         let mut admission = |who: Candidate<'_>| admission.admit(who);
         let (table, fx) = (&mut state.table, &mut state.fx);
         let step = match task {
-            Task::TakeBack(_, token) => table.take_back(now, key_ref, *token, &mut admission, fx),
-            Task::Undo(_, token, undo) => {
-                table.undo(now, key_ref, (*token, undo.clone()), &mut admission, fx)
-            }
+            Task::Revoke(_, token) => table.revoke(now, key_ref, *token, &mut admission, fx),
             Task::Expire(_, lock) => table.settle(now, key_ref, Some(*lock), &mut admission, fx),
             _ => table.settle(now, key_ref, None, &mut admission, fx),
         };
@@ -416,24 +379,16 @@ fn postpone<S: Server>(server: &S, now: Now, task: &Task) {
 /// The slot of this key is not ours, or not known to be: what is to be done for a hold is tried again, as long as that is
 /// here. The key of a slot that has left for good will be deleted.
 fn put_off<S: Server>(server: &S, now: Now, name: S::Name<'_>, task: &Task) {
-    let (Task::TakeBack(lock_key, token)
-    | Task::Undo(lock_key, token, _)
-    | Task::ReplicateAgain(lock_key, token)) = task
-    else {
+    let (Task::Revoke(_, token) | Task::ReplicateAgain(_, token)) = task else {
         return postpone(server, now, task);
     };
     let existing = server.open(name, To::Read).existing();
     let at = now.boot.plus_ms(POSTPONED_MS);
     let _ = server.with(|state| {
-        if state.table.to_replicate(existing, *token).is_none() {
-            return;
-        }
-        if let Task::Undo(_, _, undo) = task {
-            let (lock_key, undo) = (lock_key.clone(), undo.clone());
-            let grant = PendingGrant { lock_key, token: *token, lease_ms: u64::MAX, undo };
-            state.confirm.all.put_off_undo(grant, at);
-        } else {
+        if state.table.to_replicate(existing, *token).is_some() {
             state.table.put_off(task.clone(), at);
+        } else {
+            state.table.forget_ended(*token);
         }
     });
 }

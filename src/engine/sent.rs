@@ -1,4 +1,4 @@
-//! What clients were granted in this turn of the event loop, for the case that the server does not send it.
+//! What clients were told of their holds in this turn of the event loop, for the case that the server does not send it.
 //!
 //! A connection that the server has found broken is closed at the end of a turn, and so is one whose user was deleted. A
 //! client that is answered before that looks like any other, but its reply is dropped, and nobody says so. Then its
@@ -6,7 +6,6 @@
 //! asked the server to close the connection behind it.
 
 use super::clients::Reply;
-use crate::lock::effect::Answer;
 use crate::lock::types::ClientId;
 
 /// How many turns without a grant end the listening to turns.
@@ -21,27 +20,26 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Whether a reply has to be kept till the next turn: it tells of a grant.
-    pub const fn is_kept(reply: &Reply) -> bool {
-        matches!(reply, Reply::Answer(Answer::Granted { .. }))
-    }
-
     /// The server took this reply to this client.
     pub fn note(&mut self, client: ClientId, reply: Reply) {
         self.replies.push((client, reply));
         self.turns = 0;
     }
 
-    /// What this client was granted. Once.
+    /// A reply that this client was sent. Each once.
     pub fn take(&mut self, client: ClientId) -> Option<Reply> {
         let place = self.replies.iter().position(|(other, _)| *other == client)?;
         Some(self.replies.swap_remove(place).1)
     }
 
-    /// The turn is over: nothing of it is left unsent.
-    pub fn turn_begins(&mut self) {
+    /// The turn is over: nothing of it is left unsent. Returns one of the replies, if any is left.
+    pub fn next_sent(&mut self) -> Option<Reply> {
+        self.replies.pop().map(|(_, reply)| reply)
+    }
+
+    /// A turn begins.
+    pub const fn turn_begins(&mut self) {
         self.turns = self.turns.saturating_add(1);
-        self.replies.clear();
     }
 
     /// Whether there was no grant for some turns.

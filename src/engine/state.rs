@@ -2,7 +2,7 @@
 
 use std::hash::Hash;
 
-use super::clients::Clients;
+use super::clients::{Clients, Reply};
 use super::contended::Contended;
 use super::obstacle::Obstacle;
 use super::sent::Sent;
@@ -157,17 +157,18 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
         self.table.has_tasks()
             || self.table.has_away()
             || self.table.has_unbound()
-            || self.confirm.all.has_undo_now()
             || self.confirm.all.has_gone()
             || self.clients.has_paced()
     }
 
-    /// Whether there is anything about confirmations that only the pump does, and that needs no time to pass.
-    /// `had_undo`: there was something to undo before, and the pump knows of it.
-    #[must_use]
-    pub fn has_unconfirmed_work(&self, had_undo: bool) -> bool {
-        let confirm = &self.confirm.all;
-        confirm.has_undo_now() && !had_undo || self.clients.has_undoing() || confirm.is_behind()
+    /// A reply that tells of holds was sent.
+    pub fn delivered(&mut self, reply: &Reply) {
+        reply.for_each_hold(|lock_key, token| self.table.delivered(lock_key, token));
+    }
+
+    /// A reply that tells of holds is never sent.
+    pub fn dropped(&mut self, reply: &Reply) {
+        reply.for_each_hold(|lock_key, token| self.table.dropped(lock_key, token));
     }
 
     /// Sees to it that the pump runs when the next thing ends.

@@ -36,10 +36,7 @@ pub fn load<S: Server>(
                 return Err("its token is further ahead of the clock than redislock.max-token-lead");
             }
         }
-        let lock = state.table.load(now.boot, lock_key, saved).ok_or("there are too many locks")?;
-        let holds = saved.into_iter().flat_map(|saved| &saved.holds);
-        holds.for_each(|hold| state.confirm.all.came_back(lock_key, &hold.owner, hold.token));
-        Ok(lock)
+        state.table.load(now.boot, lock_key, saved).ok_or("there are too many locks")
     });
     let loaded = loaded.unwrap_or(Err("the table is in use"));
     if loaded.is_ok() {

@@ -9,23 +9,13 @@
 //!
 //! Requests of one turn of the event loop are one batch: they wait for one offset of the replication stream.
 //!
-//! The last request that waits for an unconfirmed grant undoes it, once: see `confirm/asked_again.rs`.
+//! What becomes of a hold whose reply is not confirmed is the table's to decide: see `table/revoke.rs`.
 
-mod asked_again;
-mod begun;
 mod demoted;
-mod gone;
-#[cfg(test)]
-mod looked;
-mod undos;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
 
-use self::begun::Begun;
-use self::gone::Gone;
-use self::undos::Undos;
-use super::effect::PendingGrant;
-use super::types::{LockKeyBuf, Moment, Token};
+use super::types::Moment;
 use crate::sabotage;
 
 /// Which acknowledgements are enough.
@@ -44,12 +34,6 @@ pub enum Rule {
         /// The quarantine, in milliseconds.
         stable_ms: u64,
     },
-}
-
-impl Rule {
-    /// Nobody's. So a request is confirmed in the turn in which it came, and what was to be undone of the hold that it is
-    /// told of is not undone.
-    pub const NOBODY: Self = Self::Majority { replicas: 0, stable_ms: 0 };
 }
 
 /// A replica by its address, as the server names it.
@@ -97,15 +81,6 @@ struct Wait {
     /// The replicas whose acknowledgement counts and has not come.
     awaited: Vec<ReplicaName>,
     acknowledged: usize,
-    /// The holds that it is about, all under one token.
-    pending_grants: Vec<PendingGrant>,
-}
-
-impl Wait {
-    /// The token of its holds: one grant has one.
-    fn token(&self) -> Option<Token> {
-        self.pending_grants.first().map(|pending_grant| pending_grant.token)
-    }
 }
 
 /// All waits for acknowledgements, and the replicas as they were seen last.
@@ -114,14 +89,8 @@ pub struct Confirmations {
     replicas: BTreeMap<ReplicaName, Replica>,
     waits: BTreeMap<WaitId, Wait>,
     deadlines: BTreeSet<(Moment, WaitId)>,
-    /// The waits for the hold with this token.
-    of_token: HashMap<Token, BTreeSet<WaitId>>,
     /// The last number given.
     last: u64,
-    /// What began in this turn: a client that is told of it is to wait for it.
-    begun: Begun,
-    /// What was not confirmed and is to be undone.
-    undo: Undos,
     /// A replica has left: a client that waits for it may wait in vain.
     has_lost: bool,
     /// Waits that have enough acknowledgements and were not taken yet.
@@ -131,7 +100,7 @@ pub struct Confirmations {
     /// Waits were over and were not taken, because there were too many.
     has_late: bool,
     /// What waited when this server stopped deciding.
-    gone: VecDeque<Gone<WaitId, Wait>>,
+    gone: VecDeque<btree_map::IntoIter<WaitId, Wait>>,
     /// Waits up to this number are over, because this server stopped deciding.
     gone_up_to: WaitId,
     /// Since when this server has been primary, in this process.
@@ -153,50 +122,9 @@ impl Confirmations {
     }
 
     /// Lets all waits end without replicas: their owners are told in this turn or, if there are many, in the next ones.
-    /// What was not confirmed before is undone all the same.
     pub fn need_nobody(&mut self) {
         self.waits.values_mut().for_each(|wait| wait.needed = 0);
         self.has_lost = true;
-    }
-
-    /// Whether nobody waits, and nothing is to be undone.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.is_empty() && !self.has_undo()
-    }
-
-    /// Whether anything is to be undone.
-    #[must_use]
-    pub fn has_undo(&self) -> bool {
-        !self.undo.is_empty()
-    }
-
-    /// Whether what began here under this token is to be undone yet. For tests.
-    #[cfg(test)]
-    pub fn is_to_undo(&self, lock_key: super::types::LockKey<'_>, token: Token) -> bool {
-        self.undo.with(token).any(|other| other.lock_key.as_key() == lock_key)
-    }
-
-    /// Whether anything is to be undone that is not put off.
-    #[must_use]
-    pub fn has_undo_now(&self) -> bool {
-        self.undo.has_some_now()
-    }
-
-    /// What is to be undone next.
-    pub fn next_undo(&mut self, now: Moment) -> Option<PendingGrant> {
-        self.undo.pop(now)
-    }
-
-    /// The server cannot undo this now, and perhaps at this moment. Till then its owner may ask again, and keep it.
-    pub fn put_off_undo(&mut self, pending_grant: PendingGrant, at: Moment) {
-        self.undo.put_off(pending_grant, at);
-    }
-
-    /// When there is something to undo.
-    #[must_use]
-    pub fn next_undo_at(&self) -> Option<Moment> {
-        self.undo.next_at()
     }
 
     /// Whether what is carried out now could be confirmed by the replicas that are connected.
@@ -229,64 +157,19 @@ impl Confirmations {
         (needed, counted.map(|(name, _)| name))
     }
 
-    /// What a step says has begun: somebody is told of it next.
-    pub fn note_begun(&mut self, begun: Vec<PendingGrant>) {
-        self.begun.0.extend(begun);
-    }
-
-    /// The turn of the event loop is over: a client that was to be told of what began in it waits by now.
-    pub fn forget_begun(&mut self) {
-        self.begun.0.clear();
-    }
-
-    /// Begins the wait of an owner that is to be told, within `lasts_ms` milliseconds, that it holds these locks under
-    /// this token. It ends at the latest with the lease that has just begun: a client that is told of a hold shall have
-    /// it.
+    /// Something was carried out whose owner is to be told of it when enough replicas have it, until this moment.
     ///
     /// `None`: there can never be enough acknowledgements.
-    pub fn wait_to_answer(
-        &mut self,
-        now: Moment,
-        rule: Rule,
-        lasts_ms: u64,
-        token: Option<Token>,
-        lock_keys: impl IntoIterator<Item = LockKeyBuf>,
-    ) -> Option<WaitId> {
-        let pending_grants: Vec<PendingGrant> = token.map_or_else(Vec::new, |token| {
-            lock_keys.into_iter().map(|lock_key| self.begun.take(lock_key, token)).collect()
-        });
-        let lasts_ms =
-            pending_grants.iter().map(|pending_grant| pending_grant.lease_ms).fold(lasts_ms, u64::min);
-        self.wait(now, now.plus_ms(lasts_ms), rule, pending_grants)
-    }
-
-    /// Something was carried out that needs acknowledgements until this moment, about these holds of one token. What
-    /// was about to be undone of them, and is not yet, is this wait's from here on (G9).
-    ///
-    /// `None`: it can never have enough.
-    fn wait(
-        &mut self,
-        now: Moment,
-        until: Moment,
-        rule: Rule,
-        mut pending_grants: Vec<PendingGrant>,
-    ) -> Option<WaitId> {
-        pending_grants.iter_mut().for_each(|pending_grant| self.undo.pass_on(pending_grant));
+    pub fn wait(&mut self, now: Moment, until: Moment, rule: Rule) -> Option<WaitId> {
         let (needed, counted) = self.counted(now, rule);
         let awaited: Vec<ReplicaName> = counted.cloned().collect();
-        let is_hopeless = awaited.len() < needed;
-        self.last += 1;
-        let id = WaitId(self.last);
-        let wait = Wait { offset: None, until, needed, awaited, acknowledged: 0, pending_grants };
-        if let Some(token) = wait.token() {
-            self.of_token.entry(token).or_default().insert(id);
-        }
-        self.deadlines.insert((until, id));
-        self.waits.insert(id, wait);
-        if is_hopeless {
-            self.leave(id);
+        if awaited.len() < needed {
             return None;
         }
+        self.last += 1;
+        let id = WaitId(self.last);
+        self.deadlines.insert((until, id));
+        self.waits.insert(id, Wait { offset: None, until, needed, awaited, acknowledged: 0 });
         Some(id)
     }
 
@@ -341,8 +224,7 @@ impl Confirmations {
     }
 
     /// Removes waits that are over by now, oldest first, and returns how each ended: at most `confirmed_max` that are
-    /// confirmed, and at most `failed_max` that failed. The others go on. Until a wait is removed, its grant can be
-    /// undone, because nobody was told of it.
+    /// confirmed, and at most `failed_max` that failed. The others go on.
     pub fn take_some_over(
         &mut self,
         now: Moment,
@@ -367,7 +249,7 @@ impl Confirmations {
         let confirmed: Vec<WaitId> =
             self.enough.iter().copied().filter(is_in_time).take(confirmed_max).collect();
         for id in confirmed {
-            self.confirmed(id);
+            self.leave(id);
             over.push((id, Verdict::Confirmed));
         }
         over.sort_unstable_by_key(|&(id, _)| id);
@@ -429,13 +311,13 @@ impl Confirmations {
         }
     }
 
-    fn remove(&mut self, id: WaitId) -> Option<Wait> {
-        let wait = self.waits.remove(&id)?;
-        self.enough.remove(&id);
-        self.hopeless.remove(&id);
-        self.deadlines.remove(&(wait.until, id));
-        wait.token().into_iter().for_each(|token| self.forget_wait(token, id));
-        Some(wait)
+    /// Ends a wait: it is over, or its client is gone.
+    pub fn leave(&mut self, id: WaitId) {
+        if let Some(wait) = self.waits.remove(&id) {
+            self.enough.remove(&id);
+            self.hopeless.remove(&id);
+            self.deadlines.remove(&(wait.until, id));
+        }
     }
 
     /// When the first wait has lasted long enough.

@@ -123,7 +123,7 @@ pub enum Event {
 /// The end of a wait. Each waiter gets exactly one (G7).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// The lock is yours. The hold can be given back until this was delivered.
+    /// The lock is yours. The hold is revoked if no reply that tells of it is delivered.
     Granted {
         /// Where.
         lock_key: LockKeyBuf,
@@ -249,39 +249,6 @@ impl IntoIterator for Effects {
     }
 }
 
-/// What a step did for an owner that is to be undone if the owner is never told of it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct UndoRecord {
-    /// The owner: another one may have raised its token to just this by then. Empty if there is nothing to undo.
-    pub owner: Vec<u8>,
-    /// Its hold takes one release more than before: the first, if it has just begun.
-    pub counts: bool,
-}
-
-impl UndoRecord {
-    /// There is nothing to undo.
-    pub const NOTHING: Self = Self { owner: Vec::new(), counts: false };
-
-    /// Whether there is nothing to undo.
-    #[must_use]
-    pub const fn is_nothing(&self) -> bool {
-        !self.counts
-    }
-}
-
-/// A lock that an owner holds under a token, and what is to be undone of that.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PendingGrant {
-    /// Which lock.
-    pub lock_key: LockKeyBuf,
-    /// Under which token.
-    pub token: Token,
-    /// For how long the owner may be told of it, in milliseconds: the length of the lease that it asked for.
-    pub lease_ms: u64,
-    /// What is to be undone.
-    pub undo: UndoRecord,
-}
-
 /// What the pump is to do next: it is due by now, or a step or a callback made a note of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {
@@ -297,10 +264,8 @@ pub enum Task {
     Multi(WaiterId),
     /// The lease of the hold with this token runs otherwise than readers know: tell them.
     ReplicateAgain(LockKeyBuf, Token),
-    /// A grant whose client was gone before it was told: end the hold with this token, then settle.
-    TakeBack(LockKeyBuf, Token),
-    /// A grant that was not confirmed: undo it, then settle.
-    Undo(LockKeyBuf, Token, UndoRecord),
+    /// The owner of the hold with this token may never be told of it: end it if that is so, then settle.
+    Revoke(LockKeyBuf, Token),
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 //! * [`outbox`], [`notices`]: what is to be published, in its order.
 //! * [`noted`], [`tasks`]: what the pump is to look at.
 //! * [`away`]: those who waited when this server stopped deciding, or was to grant nothing any more.
-//! * [`untold`]: grants that are taken back, because their owners were not told of them.
+//! * [`revoke`]: holds whose owners were not told of them yet, and what becomes of these.
 //! * [`leaving`]: no lock is granted any more, because the module is to go.
 //! * [`describe`]: what INFO, FENCE and the tests want to know.
 
@@ -33,11 +33,11 @@ mod noted;
 mod notices;
 mod outbox;
 mod quarantine;
+mod revoke;
 mod state;
 mod tasks;
 mod terms;
-mod undo;
-mod untold;
+mod undelivered;
 
 pub use describe::{Description, HoldView, Possession, WaiterView};
 pub use outbox::Notice;

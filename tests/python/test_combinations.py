@@ -457,7 +457,7 @@ def reply_code(reply, token, before, after):
 WAYS_OF = {"wait": ["BLOCK", "QUEUE"], "some": ["one of two keys", "several tokens"]}
 
 
-@pytest.mark.parametrize("row, column, way", [(*cell, way) for cell in AGAIN_CELLS for way in WAYS_OF.get(cell[0], [""])])
+@pytest.mark.parametrize("row, column, way", [(*cell, way) for cell in AGAIN_CELLS for way in WAYS_OF.get(cell[0], [""]) if not cell[0].endswith("-revoked")])
 def test_an_owner_asks_again(server, cli, row, column, way):
     token = None
     if row in ("exclusive", "SHARED"):

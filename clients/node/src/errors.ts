@@ -103,7 +103,7 @@ export class QuarantineError extends LockError {
   }
 }
 
-/** Too few replicas confirmed the grant, so that it was undone. */
+/** Too few replicas confirmed the grant: the owner may or may not hold the lock. */
 export class NotConfirmedError extends LockError {
   constructor(message: string, cause?: unknown) {
     super("NotConfirmedError", message, cause);

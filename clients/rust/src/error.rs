@@ -134,7 +134,7 @@ pub enum Error {
         /// For how long it will grant none.
         left: Duration,
     },
-    /// Too few replicas have confirmed the grant, which was undone.
+    /// Too few replicas have confirmed the grant: the owner may or may not hold the lock.
     #[non_exhaustive]
     NotConfirmed {
         /// What the server said.

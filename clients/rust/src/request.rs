@@ -167,7 +167,7 @@ impl Servers {
             }
             Err(Failure::Refused(text)) => {
                 self.hears();
-                // What NOREPLICAS says no to has begun, and may still be undone.
+                // What NOREPLICAS says no to may have begun, and may stay.
                 if !text.starts_with("NOREPLICAS") {
                     ask.wanted.inspect(|wanted| wanted.got_nothing());
                 }

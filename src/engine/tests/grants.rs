@@ -55,7 +55,7 @@ fn a_client_that_cannot_block_leaves_the_queue_with_nothing() {
 }
 
 #[test]
-fn what_cannot_wait_for_replicas_is_undone() {
+fn what_cannot_wait_for_replicas_is_revoked() {
     let mut world = with_clients(2);
     world.confirms();
     world.sim.inside.borrow_mut().blocks_nobody = true;

@@ -10,7 +10,7 @@ use crate::engine::clients::Reply;
 use crate::engine::server::Part;
 use crate::engine::state::Alarm;
 use crate::lock::effect::{Event, LockId};
-use crate::lock::types::{LockKeyBuf, Moment, Token};
+use crate::lock::types::Moment;
 
 /// Where a key is.
 pub(super) type At = (u32, SmallVec<[u8; 16]>);
@@ -142,8 +142,6 @@ pub(super) struct Inside {
     pub(super) blocked: BTreeMap<u64, u64>,
     /// Clients that were answered, or let go of, in this turn, by their handles.
     pub(super) unblocked: VecDeque<(u64, Option<Reply>)>,
-    /// What a blocked client was granted, where that has to be confirmed before it is told.
-    pub(super) granted: BTreeMap<u64, (Vec<LockKeyBuf>, Token)>,
     pub(super) last_handle: u64,
     /// Handles that were let go of: like addresses, they are given anew.
     pub(super) free_handles: Vec<u64>,
@@ -191,7 +189,6 @@ impl Inside {
     /// The server lets go of a blocked client. Returns which it was.
     pub(super) fn let_go(&mut self, handle: u64) -> Option<u64> {
         let client = self.blocked.remove(&handle)?;
-        self.granted.remove(&handle);
         self.free_handles.push(handle);
         Some(client)
     }

@@ -357,6 +357,8 @@ impl Life {
         let sim: &Sim = &self.primary.sim;
         let waiters = sim.with(|state| state.table.waiters());
         must(waiters == Some(0), || format!("G8: {waiters:?} wait, and nobody is connected"))?;
+        let undelivered = sim.with(|state| state.table.undelivered());
+        must(undelivered == Some(0), || format!("G8: {undelivered:?} grants are nobody's for ever"))?;
         must(sim.inside.borrow().blocked.is_empty(), || "G8: somebody is blocked for ever".to_owned())?;
         must(!work::is_late(sim), || "a run was asked for and did not come".to_owned())
     }
@@ -406,6 +408,7 @@ fn bugs_that_are_put_back_are_found() {
         Rule::Disconnect,
         Rule::Replicas,
         Rule::ExpiryLate,
+        Rule::Revoke,
     ];
     for rule in rules {
         let existing = without(Some(rule), || first_fault(LIVES_UNTIL_FOUND));

@@ -19,7 +19,8 @@
 //! | `preset.rs` | settings, and what `loadmodule` takes |
 //! | `grants.rs` | what readers are told of a grant, and who is blocked; locks of old clients |
 //! | `pace.rs` | how much is done in one turn of the event loop, and that the rest is not forgotten |
-//! | `undone.rs` | what is undone of a hold whose owner asked twice |
+//! | `fates.rs` | each sequence by which a hold is delivered or revoked |
+//! | `revoked.rs` | what becomes of a hold of which its owner is not told |
 //! | `moved.rs` | slots that leave, and what came with them |
 //! | `play/` | plays a script that real servers play, too |
 //! | `simulation/` | groups of servers, and everything between them that goes wrong |
@@ -27,6 +28,7 @@
 mod bundles;
 mod disk;
 mod exit;
+mod fates;
 mod given;
 mod grants;
 mod inside;
@@ -42,11 +44,11 @@ mod preset;
 mod refusals;
 mod replies;
 mod returned;
+mod revoked;
 mod roads;
 mod shown;
 mod sim;
 mod simulation;
 pub(crate) mod single;
 mod stories;
-mod undone;
 mod world;

@@ -4,7 +4,7 @@ use super::given::with_clients;
 use super::inside::{PartBuf, Published};
 use super::world::{World, at};
 use crate::command::error::DEMOTED;
-use crate::engine::clients::{REPLIES_PER_TURN, Stage};
+use crate::engine::clients::REPLIES_PER_TURN;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{events, outbox, pump, work};
@@ -251,34 +251,6 @@ fn those_who_wait_at_a_server_that_is_demoted_are_sent_away_a_few_in_a_turn() {
     assert!((4..=5).contains(&turns), "in {turns} turns");
     assert!(world.rests());
     assert_eq!(sent_away(&world), handles, "first come first");
-}
-
-#[test]
-fn grants_that_fail_wait_while_those_before_them_are_undone() {
-    // G16
-    let mut world = with_clients(12);
-    world.confirms();
-    let waits = |client| world.waits(client, &format!("LOCK.ACQUIRE k{client} o{client} PX 30000"));
-    let handles: Vec<u64> = (1..=12).map(waits).collect();
-    assert!(world.rests());
-    world.passes(1_001);
-    world.sim.us_per_look.set(6_000);
-    let undoing = |world: &World| {
-        let is_undoing = |&&handle: &&u64| {
-            world.sim.with(|state| matches!(state.clients.stage(handle), Some(Stage::Undoing(_))))
-                == Some(true)
-        };
-        handles.iter().filter(is_undoing).count()
-    };
-    let mut most = 0;
-    for _ in 0..40 {
-        world.turn();
-        most = most.max(undoing(&world));
-    }
-    assert_eq!(most, REPLIES_PER_TURN);
-    world.sim.us_per_look.set(0);
-    assert!(world.rests());
-    assert_eq!((world.answers.len(), held(&world)), (12, 0));
 }
 
 #[test]

@@ -2,10 +2,8 @@
 //! was meanwhile.
 
 use super::inside::{Slot, Told};
-use super::undone::{is_refused, passes, that_confirms};
+use super::revoked::{is_refused, passes, that_confirms};
 use super::world::{World, at, words};
-use crate::engine::server::Server;
-use crate::lock::types::{LockKey, Token};
 
 /// Alice has a grant that nobody has confirmed, under this token.
 fn granted() -> (World, u64, String) {
@@ -40,7 +38,7 @@ fn holds(world: &World) -> bool {
 }
 
 #[test]
-fn a_grant_that_nobody_confirms_is_not_undone_when_its_lock_has_come_back() {
+fn a_grant_that_nobody_confirms_is_not_revoked_when_its_lock_has_come_back() {
     // G1: another owner would have been granted the lock.
     for is_streamed in [false, true] {
         let (mut world, grant, token) = granted();
@@ -54,28 +52,15 @@ fn a_grant_that_nobody_confirms_is_not_undone_when_its_lock_has_come_back() {
 }
 
 #[test]
-fn what_could_not_be_undone_in_time_is_not_undone_when_its_lock_has_come_back() {
+fn what_could_not_be_revoked_in_time_is_not_revoked_when_its_lock_has_come_back() {
     for is_streamed in [false, true] {
         let (mut world, _, token) = granted();
         world.sim.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
         passes(&mut world, 1_001);
-        assert!(world.sim.state().confirm.all.has_undo(), "its key is still here");
+        assert!(world.sim.state().table.has_put_off(), "its key is still here");
         let payload = leaves(&mut world);
         comes_back(&mut world, &payload, &token, is_streamed);
         passes(&mut world, 5_000);
         assert!(holds(&world), "{is_streamed}");
     }
-}
-
-#[test]
-fn what_began_of_other_holds_is_undone_though_a_lock_comes_back() {
-    let (mut world, grant, token) = granted();
-    for (name, owner) in [("k", "bob"), ("other", "alice")] {
-        let token = Token::new(token.parse().expect("a number")).expect("it is valid");
-        let lock_key = LockKey { db: 0, name: name.as_bytes() };
-        world.sim.with(|state| state.confirm.all.came_back(lock_key, owner.as_bytes(), token));
-    }
-    passes(&mut world, 1_001);
-    assert!(is_refused(&world, grant));
-    assert!(!holds(&world));
 }

@@ -5,7 +5,6 @@
 use std::cell::{Cell, Ref, RefCell, RefMut};
 
 use super::inside::{At, Clockwork, Entry, Inside, Published, Told, Value, Words, place};
-use crate::command::error::GRANT_UNCONFIRMED;
 use crate::command::internal::words_of;
 use crate::engine::clients::Reply;
 use crate::engine::flags::{Flags, Level};
@@ -14,7 +13,7 @@ use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::engine::values;
 use crate::lock::confirm::{ReplicaName, Seen};
-use crate::lock::effect::{Answer, Event, Existing, LockId};
+use crate::lock::effect::{Event, Existing, LockId};
 use crate::lock::table::Candidate;
 use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Moment, Now};
 
@@ -113,33 +112,6 @@ impl Sim {
             self.state.try_borrow_mut().is_ok(),
             "the server is called from within what the engine keeps"
         );
-    }
-
-    /// Nobody is told that what it began is undone while it is there to be seen (CONTRACT 6).
-    fn must_be_undone(&self, blocked: u64, reply: Option<&Reply>) {
-        let Some(Reply::Answer(Answer::Refused(GRANT_UNCONFIRMED))) = reply else {
-            return;
-        };
-        let Some((lock_keys, token)) = self.inside.borrow_mut().granted.remove(&blocked) else {
-            return;
-        };
-        // Another request of its owner waits for the same hold, which goes with the last of them.
-        if self.inside.borrow().granted.values().any(|(_, other)| *other == token) {
-            return;
-        }
-        let now = self.boot();
-        for lock_key in lock_keys {
-            self.db.set(lock_key.db);
-            let existing = server::Key::existing(&self.open(&lock_key.name, To::Read));
-            let is_there = self.with(|state| {
-                state.confirm.all.is_to_undo(lock_key.as_key(), token)
-                    && state.table.is_live(now, existing, token)
-            });
-            assert!(
-                is_there != Some(true),
-                "CONTRACT 6: it is told that {token} is undone, and {lock_key:?} shows it"
-            );
-        }
     }
 
     /// Whether the time of a key is over that may not be deleted now: for all but a primary's facts it is not there.
@@ -444,7 +416,6 @@ impl Server for Sim {
 
     fn unblock(&self, blocked: u64, reply: Option<Reply>) {
         self.may_call_back();
-        self.must_be_undone(blocked, reply.as_ref());
         let mut inside = self.inside.borrow_mut();
         assert!(inside.blocked.contains_key(&blocked), "G7: {blocked} was let go of before");
         let is_new = inside.unblocked.iter().all(|(other, _)| *other != blocked);

@@ -14,9 +14,9 @@ use crate::engine::flags::Flags;
 use crate::engine::server::{MINTED_OWNER_BYTES, Server};
 use crate::engine::{confirm, events, pump, quarantine, values};
 use crate::lock::codec::SavedLock;
-use crate::lock::effect::{Answer, Event, LockId, PendingGrant};
+use crate::lock::effect::{Answer, Event, LockId};
 use crate::lock::table::{Limits, Table};
-use crate::lock::types::LockKey;
+use crate::lock::types::{LockKey, LockKeyBuf, Token};
 
 /// A command, and its database.
 pub(crate) type Record = (u32, Rc<[Vec<u8>]>);
@@ -40,8 +40,6 @@ pub(crate) enum Progress {
     InQueue,
     /// It has this, and is told when the replicas have it, too.
     Confirming(Option<Answer>),
-    /// It is to be told that it has nothing, when what it began is undone.
-    Undoing,
     /// It is answered this; `None`: the server has let go of it in another way.
     Answered(Option<Answer>),
 }
@@ -158,12 +156,11 @@ impl Single {
     pub(crate) fn progress(&self, handle: u64) -> Progress {
         let answer = |reply: &Reply| match reply {
             Reply::Answer(answer) => Some(answer.clone()),
-            Reply::Renewed => None,
+            Reply::Renewed(_) => None,
         };
         match self.world.sim.state().clients.stage(handle) {
             Some(Stage::InQueue(_)) => Progress::InQueue,
             Some(Stage::Confirming(_, reply)) => Progress::Confirming(answer(reply)),
-            Some(Stage::Undoing(_)) => Progress::Undoing,
             Some(Stage::Paced(reply)) => Progress::Answered(answer(reply)),
             Some(Stage::Answered) | None => {
                 let inside = self.world.sim.inside.borrow();
@@ -181,6 +178,7 @@ impl Single {
 
     pub(crate) fn unblock(&mut self, client: u64) {
         self.world.unblock(client);
+        self.world.end_turn();
     }
 
     /// Answers reach their clients: all, or those of one of them.
@@ -202,17 +200,37 @@ impl Single {
         self.world.sim.inside.borrow().blocked.contains_key(&handle)
     }
 
-    /// What was not confirmed and is to be undone.
-    pub(crate) fn to_undo(&self) -> Vec<PendingGrant> {
-        self.world.sim.state().confirm.all.to_undo()
+    /// Whether the client waits for replicas, and the holds that it is told of then, or that its answer tells of.
+    pub(crate) fn owed(&self, handle: u64) -> (bool, Vec<(LockKeyBuf, Token)>) {
+        let mut holds = Vec::new();
+        let mut note = |reply: &Reply| {
+            reply.for_each_hold(|lock_key, token| holds.push((lock_key.to_owned(), token)));
+        };
+        let is_confirming = match self.world.sim.state().clients.stage(handle) {
+            Some(Stage::Confirming(_, reply)) => {
+                note(reply);
+                true
+            }
+            Some(Stage::Paced(reply)) => {
+                note(reply);
+                false
+            }
+            Some(Stage::Answered) => {
+                let inside = self.world.sim.inside.borrow();
+                let own = inside.unblocked.iter().find(|(other, _)| *other == handle);
+                own.and_then(|(_, reply)| reply.as_ref()).into_iter().for_each(note);
+                false
+            }
+            Some(Stage::InQueue(_)) | None => false,
+        };
+        (is_confirming, holds)
     }
 
-    /// Looks after what has to be confirmed, before the event loop sleeps. Returns what is to be undone then.
-    pub(crate) fn looks_at_replicas(&self) -> Vec<PendingGrant> {
+    /// Looks after what has to be confirmed, before the event loop sleeps.
+    pub(crate) fn looks_at_replicas(&self) {
         if self.world.sim.shared().hears_replicas.is_set() {
             confirm::turn(&self.world.sim);
         }
-        self.to_undo()
     }
 
     /// Whether the pump comes by itself for all that is to be done: now, if that needs no time to pass.
@@ -250,15 +268,6 @@ impl Single {
         let mut inside = self.world.sim.inside.borrow_mut();
         let offset = inside.offset;
         inside.replicas.values_mut().for_each(|(_, acknowledged)| *acknowledged = offset);
-    }
-
-    /// What each blocked client is to have confirmed, by the number of its block.
-    pub(crate) fn unconfirmed(&self, handle: u64) -> Vec<PendingGrant> {
-        let state = self.world.sim.state();
-        match state.clients.stage(handle) {
-            Some(Stage::Confirming(wait, _)) => state.confirm.all.pending_grants(*wait).to_vec(),
-            _ => Vec::new(),
-        }
     }
 
     /// Whether grants have to be confirmed, by one replica.

@@ -59,7 +59,7 @@ fn a_grant_is_answered_when_the_replica_has_it() {
 }
 
 #[test]
-fn what_is_not_confirmed_is_undone_first_and_told_then() {
+fn what_is_not_confirmed_is_told_and_revoked() {
     // G8
     let mut world = that_confirms();
     let handle = later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
@@ -75,7 +75,7 @@ fn what_is_not_confirmed_is_undone_first_and_told_then() {
     assert!(!is_held(&world, "k") && world.sim.inside.borrow().blocked.is_empty());
 }
 
-/// While something cannot be undone, and another grant waits for its replica.
+/// While something cannot be revoked, and another grant waits for its replica.
 fn rests_while_nothing_is_written(forbid: impl Fn(&World, bool)) {
     let mut world = that_confirms();
     later(world.send(1, 0, "LOCK.ACQUIRE a alice PX 30000"));
@@ -95,7 +95,7 @@ fn rests_while_nothing_is_written(forbid: impl Fn(&World, bool)) {
 }
 
 #[test]
-fn what_cannot_be_undone_yet_does_not_keep_the_server_busy() {
+fn what_cannot_be_revoked_yet_does_not_keep_the_server_busy() {
     // G8
     rests_while_nothing_is_written(|world, is_paused| world.sim.is_paused.set(is_paused));
     rests_while_nothing_is_written(|world, refuses| world.sim.refuses_writes.set(refuses));
@@ -131,7 +131,7 @@ fn one_turn_answers_a_limited_number_and_the_next_turn_the_rest() {
     world.send(clients + 1, 0, "LOCK.RELEASE k writer");
     world.turn();
     assert_eq!(world.answers.len(), REPLIES_PER_TURN);
-    // A client that waits for its turn leaves: what it was granted is taken back.
+    // A client that waits for its turn leaves: what it was granted is revoked.
     world.close(clients);
     assert!(world.rests());
     assert_eq!(world.answers.len() as u64, clients - 1);
@@ -162,7 +162,7 @@ fn a_client_that_is_unblocked_before_replicas_confirm_is_told_so() {
     world.unblock(1);
     assert_eq!(world.answers, [(handle, vec![PartBuf::Error(GRANT_UNCONFIRMED.to_owned())])]);
     assert!(world.rests());
-    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)], "it is undone");
+    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)], "it is revoked");
 }
 
 #[test]

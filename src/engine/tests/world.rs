@@ -40,8 +40,6 @@ pub(super) enum Fate {
     Granted(Token),
     /// It has what it asked for: a longer lease.
     Renewed,
-    /// What it was granted is to be undone.
-    Undoing,
     /// It has nothing of it.
     Over,
     TimedOut,
@@ -54,7 +52,7 @@ pub(super) enum Fate {
 impl Fate {
     const fn of(reply: &Reply) -> Self {
         match reply {
-            Reply::Renewed => Self::Renewed,
+            Reply::Renewed(_) => Self::Renewed,
             Reply::Answer(Answer::Granted { token, .. }) => Self::Granted(*token),
             Reply::Answer(Answer::TimedOut) => Self::TimedOut,
             Reply::Answer(Answer::Replaced) => Self::Replaced,
@@ -249,7 +247,7 @@ impl World {
         self.sim.inside.borrow_mut().closing.insert(client, true);
     }
 
-    fn end_turn(&mut self) {
+    pub(super) fn end_turn(&mut self) {
         while let Some((client, _)) =
             { self.sim.inside.borrow().closing.first_key_value().map(|(c, s)| (*c, *s)) }
         {
@@ -287,7 +285,6 @@ impl World {
             Some(match state.clients.stage(handle)? {
                 Stage::InQueue(_) => Fate::InQueue,
                 Stage::Confirming(_, reply) | Stage::Paced(reply) => Fate::of(reply),
-                Stage::Undoing(_) => Fate::Undoing,
                 Stage::Answered => {
                     let inside = self.sim.inside.borrow();
                     let mut unblocked = inside.unblocked.iter();

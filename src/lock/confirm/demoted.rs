@@ -1,22 +1,20 @@
 //! What waits when this server stops deciding: all of it is over in one step.
 
-use super::gone::Gone;
 use super::{Confirmations, WaitId};
 
 impl Confirmations {
-    /// Ends all waits, and undoes nothing: this server decides nothing any more.
+    /// Ends all waits: this server decides nothing any more. They are taken apart a little at a time, because there can be
+    /// very many.
     pub fn drop_all(&mut self) {
         self.deadlines.clear();
         self.enough.clear();
         self.hopeless.clear();
         self.has_late = false;
-        self.begun.0.clear();
         self.primary_since = None;
         self.gone_up_to = WaitId(self.last);
-        let (waits, of_token) = (std::mem::take(&mut self.waits), std::mem::take(&mut self.of_token));
-        let gone = Gone::new(waits, of_token, std::mem::take(&mut self.undo).of_token);
-        if !gone.is_empty() {
-            self.gone.push_back(gone);
+        let waits = std::mem::take(&mut self.waits);
+        if !waits.is_empty() {
+            self.gone.push_back(waits.into_iter());
         }
         self.forget_replicas();
     }
@@ -33,13 +31,13 @@ impl Confirmations {
         wait <= self.gone_up_to
     }
 
-    /// Takes out the next of what waited then. Returns the wait, if it was one.
+    /// Takes out the next of what waited then.
     pub fn take_gone(&mut self) -> Option<WaitId> {
         let gone = self.gone.front_mut()?;
-        let wait = gone.drop_one();
-        if gone.is_empty() {
+        let wait = gone.next();
+        if gone.len() == 0 {
             self.gone.pop_front();
         }
-        wait
+        wait.map(|(id, _)| id)
     }
 }

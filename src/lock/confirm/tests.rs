@@ -1,9 +1,7 @@
 mod many;
 
 use super::*;
-use crate::lock::effect::UndoRecord;
 use crate::lock::tests::visits;
-use crate::lock::types::LockKey;
 
 const fn at(ms: u64) -> Moment {
     Moment(ms * 1000)
@@ -28,7 +26,7 @@ const MOST: Rule = Rule::Majority { replicas: 1, stable_ms: 100 };
 #[test]
 fn confirm_all_needs_every_replica() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
-    let wait = all.wait(at(5), at(50), ALL, vec![]).expect("both are there");
+    let wait = all.wait(at(5), at(50), ALL).expect("both are there");
     assert!(all.has_new());
     assert_eq!(all.take_over(at(6)), [], "nothing was sent yet");
     all.sent(40);
@@ -44,7 +42,7 @@ fn confirm_all_needs_every_replica() {
 fn what_was_acknowledged_before_does_not_count() {
     // The replicas are far ahead of what they had when they were seen last, and behind what is being sent.
     let mut all = primary(&[("a", 39), ("b", 39)]);
-    let wait = all.wait(at(5), at(50), ALL, vec![]).expect("both are there");
+    let wait = all.wait(at(5), at(50), ALL).expect("both are there");
     all.sent(40);
     assert_eq!(all.take_over(at(6)), []);
     assert_eq!(all.take_over(at(50)), [(wait, Verdict::Failed)]);
@@ -53,7 +51,7 @@ fn what_was_acknowledged_before_does_not_count() {
 #[test]
 fn many_confirmed_waits_are_answered_in_several_turns() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
-    let waits: Vec<_> = (0..5).filter_map(|n| all.wait(at(1), at(50 + n), ALL, vec![])).collect();
+    let waits: Vec<_> = (0..5).filter_map(|n| all.wait(at(1), at(50 + n), ALL)).collect();
     all.sent(10);
     all.see(at(3), &seen(&[("a", 10), ("b", 10)]));
     let confirmed = |range: std::ops::Range<usize>| -> Vec<_> {
@@ -71,31 +69,9 @@ fn many_confirmed_waits_are_answered_in_several_turns() {
 }
 
 #[test]
-fn what_is_told_in_a_later_turn_can_still_be_undone() {
-    // An owner asked again for what it had been granted, nobody was told, and its lock stayed held.
-    let mut all = primary(&[("a", 0), ("b", 0)]);
-    let begun = pending_grant("x", 7, BEGUN);
-    all.note_begun(vec![begun.clone()]);
-    let told = |all: &mut Confirmations, now, lasts_ms| {
-        all.wait_to_answer(now, ALL, lasts_ms, Some(begun.token), [begun.lock_key.clone()])
-            .expect("both are there")
-    };
-    let first = told(&mut all, at(1), 50);
-    all.sent(10);
-    all.see(at(3), &seen(&[("a", 10), ("b", 10)]));
-    assert_eq!(all.take_some_over(at(3), 0, 9), []);
-    let again = told(&mut all, at(4), 40);
-    all.sent(20);
-    all.leave(first);
-    assert!(!all.has_undo(), "the other one may be told");
-    assert_eq!(all.take_over(at(44)), [(again, Verdict::Failed)]);
-    assert_eq!(undone(&mut all), [PendingGrant { lease_ms: u64::MAX, ..begun }]);
-}
-
-#[test]
 fn waits_beyond_one_turn_end_in_the_next_ones_without_replicas() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
-    let waits: Vec<_> = (0..3).filter_map(|_| all.wait(at(1), at(50), ALL, vec![])).collect();
+    let waits: Vec<_> = (0..3).filter_map(|_| all.wait(at(1), at(50), ALL)).collect();
     // Before anything was sent.
     all.need_nobody();
     all.sent(10);
@@ -109,9 +85,9 @@ fn waits_beyond_one_turn_end_in_the_next_ones_without_replicas() {
 #[test]
 fn requests_of_one_turn_wait_for_one_offset() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
-    let first = all.wait(at(1), at(50), ALL, vec![]);
+    let first = all.wait(at(1), at(50), ALL);
     all.sent(10);
-    let (second, third) = (all.wait(at(2), at(50), ALL, vec![]), all.wait(at(2), at(50), ALL, vec![]));
+    let (second, third) = (all.wait(at(2), at(50), ALL), all.wait(at(2), at(50), ALL));
     all.sent(20);
     all.see(at(3), &seen(&[("a", 10), ("b", 15)]));
     assert_eq!(all.take_over(at(3)), [(first.unwrap(), Verdict::Confirmed)]);
@@ -126,7 +102,7 @@ fn a_wait_is_looked_at_once_for_each_replica_however_long_another_one_is_silent(
     let turns = 1_000;
     visits::take();
     for turn in 1..=turns {
-        all.wait(at(1), at(50), ALL, vec![]).expect("both are there");
+        all.wait(at(1), at(50), ALL).expect("both are there");
         all.sent(10 * turn);
         all.see(at(2), &seen(&[("a", 10 * turn), ("b", 0)]));
         assert_eq!(all.take_over(at(2)), []);
@@ -142,10 +118,10 @@ fn a_wait_is_looked_at_once_for_each_replica_however_long_another_one_is_silent(
 #[test]
 fn too_few_replicas_are_told_at_once() {
     let mut all = primary(&[("a", 0)]);
-    assert_eq!(all.wait(at(1), at(50), ALL, vec![]), None);
+    assert_eq!(all.wait(at(1), at(50), ALL), None);
     // And if one leaves in the middle.
     let mut all = primary(&[("a", 0), ("b", 0)]);
-    let wait = all.wait(at(1), at(50), ALL, vec![]).unwrap();
+    let wait = all.wait(at(1), at(50), ALL).unwrap();
     all.sent(10);
     all.see(at(2), &seen(&[("a", 10)]));
     assert_eq!(all.take_over(at(2)), [(wait, Verdict::Failed)]);
@@ -154,9 +130,9 @@ fn too_few_replicas_are_told_at_once() {
 #[test]
 fn a_replica_that_left_and_came_back_does_not_count() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
-    let wait = all.wait(at(1), at(50), MOST, vec![]);
+    let wait = all.wait(at(1), at(50), MOST);
     assert_eq!(wait, None, "neither is seasoned, nor is the primary");
-    let wait = all.wait(at(100), at(500), MOST, vec![]).unwrap();
+    let wait = all.wait(at(100), at(500), MOST).unwrap();
     all.sent(10);
     all.see(at(101), &seen(&[("a", 0)]));
     all.see(at(102), &seen(&[("a", 0), ("b", 10)]));
@@ -164,11 +140,11 @@ fn a_replica_that_left_and_came_back_does_not_count() {
     all.see(at(103), &seen(&[("a", 10), ("b", 10)]));
     assert_eq!(all.take_over(at(103)), [(wait, Verdict::Confirmed)]);
     // Of the next one b's acknowledgement does not count either, until its connection is old enough.
-    all.wait(at(201), at(500), MOST, vec![]).unwrap();
+    all.wait(at(201), at(500), MOST).unwrap();
     all.sent(20);
     all.see(at(201), &seen(&[("a", 10), ("b", 20)]));
     assert_eq!(all.take_over(at(201)), []);
-    let wait = all.wait(at(202), at(500), MOST, vec![]).unwrap();
+    let wait = all.wait(at(202), at(500), MOST).unwrap();
     all.sent(20);
     assert_eq!(all.take_over(at(202)), [(wait, Verdict::Confirmed)]);
 }
@@ -176,62 +152,27 @@ fn a_replica_that_left_and_came_back_does_not_count() {
 #[test]
 fn a_new_primary_confirms_nothing_by_majority() {
     let mut all = primary(&[("a", 0)]);
-    assert!(all.wait(at(100), at(500), MOST, vec![]).is_some());
+    assert!(all.wait(at(100), at(500), MOST).is_some());
     all.begin(at(200));
     all.see(at(200), &seen(&[("a", 0)]));
-    assert_eq!(all.wait(at(299), at(500), MOST, vec![]), None);
-    assert!(all.wait(at(300), at(500), MOST, vec![]).is_some());
+    assert_eq!(all.wait(at(299), at(500), MOST), None);
+    assert!(all.wait(at(300), at(500), MOST).is_some());
 }
 
 #[test]
 fn a_group_of_one_needs_nobody() {
     let mut all = primary(&[]);
-    let wait = all.wait(at(1), at(50), Rule::All { replicas: 0 }, vec![]).unwrap();
+    let wait = all.wait(at(1), at(50), Rule::All { replicas: 0 }).unwrap();
     all.sent(10);
     assert_eq!(all.take_over(at(1)), [(wait, Verdict::Confirmed)]);
 }
 
-fn pending_grant(name: &str, token: u64, undo: UndoRecord) -> PendingGrant {
-    let lock_key = crate::lock::types::LockKeyBuf { db: 0, name: name.as_bytes().into() };
-    PendingGrant { lock_key, token: Token::new(token).unwrap(), lease_ms: 1000, undo }
-}
-
-/// What the pump undoes next.
-fn undone(all: &mut Confirmations) -> Vec<PendingGrant> {
-    std::iter::from_fn(|| all.next_undo(at(0))).collect()
-}
-
-#[test]
-fn what_cannot_be_undone_now_waits_for_its_moment_and_its_owner_may_ask_again_till_then() {
-    let mut undos = Undos::default();
-    let grant = |number: u64| {
-        let lock_key = LockKey { db: 0, name: b"k" }.to_owned();
-        let undo = UndoRecord { owner: b"ann".to_vec(), counts: true };
-        PendingGrant { lock_key, token: Token::new(number).unwrap(), lease_ms: 100, undo }
-    };
-    undos.push(grant(1));
-    undos.push(grant(2));
-    let first = undos.pop(at(0)).expect("there are two");
-    undos.put_off(first, at(1_000));
-    assert!(undos.has_some_now() && undos.next_at() == Some(at(0)));
-    assert_eq!(undos.pop(at(0)), Some(grant(2)));
-    assert!(!undos.has_some_now() && !undos.is_empty());
-    assert_eq!((undos.pop(at(999)), undos.next_at()), (None, Some(at(1_000))));
-    assert_eq!(undos.pop(at(1_000)), Some(grant(1)));
-    assert!(undos.is_empty() && undos.next_at().is_none());
-    undos.put_off(grant(1), at(2_000));
-    let mut heir = PendingGrant { undo: UndoRecord::NOTHING, ..grant(1) };
-    undos.pass_on(&mut heir);
-    assert_eq!((heir, undos.pop(at(2_000)), undos.next_at()), (grant(1), None, None));
-}
-
-const BEGUN: UndoRecord = UndoRecord { owner: Vec::new(), counts: true };
 const EITHER: Rule = Rule::Majority { replicas: 1, stable_ms: 0 };
 
 #[test]
 fn with_more_replicas_than_the_group_has_all_still_means_all() {
     let mut all = primary(&[("a", 0), ("b", 0), ("c", 0)]);
-    let wait = all.wait(at(1), at(50), ALL, vec![]).unwrap();
+    let wait = all.wait(at(1), at(50), ALL).unwrap();
     all.sent(10);
     all.see(at(2), &seen(&[("a", 10), ("b", 10), ("c", 9)]));
     assert_eq!(all.take_over(at(2)), []);
@@ -242,7 +183,7 @@ fn with_more_replicas_than_the_group_has_all_still_means_all() {
 #[test]
 fn a_replica_that_reconnects_before_its_old_connection_is_dead_does_not_count() {
     let mut all = primary(&[("a", 0)]);
-    let wait = all.wait(at(100), at(500), MOST, vec![]).unwrap();
+    let wait = all.wait(at(100), at(500), MOST).unwrap();
     all.sent(10);
     all.see(at(101), &seen(&[("a", 0), ("a", 10)]));
     assert_eq!(all.take_over(at(101)), [(wait, Verdict::Failed)]);
@@ -255,101 +196,11 @@ fn a_replica_that_reconnects_before_its_old_connection_is_dead_does_not_count() 
 }
 
 #[test]
-fn what_failed_is_undone_by_owner_and_token() {
-    let mut all = primary(&[("a", 0)]);
-    let pending_grants = vec![pending_grant("x", 7, BEGUN), pending_grant("y", 7, UndoRecord::NOTHING)];
-    let wait = all.wait(at(1), at(50), EITHER, pending_grants).unwrap();
-    all.sent(10);
-    assert_eq!(all.next_deadline(), Some(at(50)));
-    assert_eq!(all.take_over(at(49)), []);
-    assert_eq!(all.take_over(at(50)), [(wait, Verdict::Failed)]);
-    assert_eq!(undone(&mut all), [pending_grant("x", 7, BEGUN)]);
-    assert_eq!(all.next_deadline(), None);
-}
-
-#[test]
-fn a_wait_for_replicas_lasts_no_longer_than_the_lease() {
-    let mut all = primary(&[("a", 0)]);
-    let begun = PendingGrant { lease_ms: 20, ..pending_grant("x", 7, BEGUN) };
-    all.note_begun(vec![pending_grant("x", 6, BEGUN), begun.clone(), pending_grant("y", 8, BEGUN)]);
-    let (x, token) = (begun.lock_key.clone(), Some(begun.token));
-    let wait = all.wait_to_answer(at(1), EITHER, 50, token, [x.clone()]).unwrap();
-    // What this one is told of, the other has already: its own time is all that bounds it, and nothing is its to undo.
-    let other = all.wait_to_answer(at(1), EITHER, 30, token, [x.clone()]).unwrap();
-    all.sent(10);
-    assert_eq!(all.take_over(at(20)), []);
-    assert_eq!(all.take_over(at(21)), [(wait, Verdict::Failed)]);
-    assert_eq!(all.take_over(at(31)), [(other, Verdict::Failed)]);
-    assert_eq!(undone(&mut all), [PendingGrant { lease_ms: u64::MAX, ..begun }]);
-    // The turn in which the third began is over.
-    all.forget_begun();
-    all.wait_to_answer(
-        at(40),
-        EITHER,
-        50,
-        Some(pending_grant("y", 8, BEGUN).token),
-        [pending_grant("y", 8, BEGUN).lock_key],
-    )
-    .unwrap();
-    all.take_over(at(90));
-    assert_eq!(undone(&mut all), []);
-    assert!(all.wait_to_answer(at(91), EITHER, 50, None, [x]).is_some());
-}
-
-#[test]
-fn what_can_never_be_confirmed_is_to_be_undone_at_once() {
-    let mut all = primary(&[]);
-    assert_eq!(all.wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]), None);
-    assert_eq!(undone(&mut all), [pending_grant("x", 7, BEGUN)]);
-    assert!(all.is_empty());
-}
-
-#[test]
-fn a_hold_that_a_retry_still_waits_for_is_not_undone_with_the_first_request() {
-    let mut all = primary(&[("a", 0)]);
-    let first = all.wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
-    let retry = all.wait(at(2), at(60), EITHER, vec![pending_grant("x", 7, UndoRecord::NOTHING)]).unwrap();
-    let other = all.wait(at(2), at(60), EITHER, vec![pending_grant("x", 8, UndoRecord::NOTHING)]).unwrap();
-    all.sent(10);
-    // Its client is gone.
-    all.leave(first);
-    assert_eq!(undone(&mut all), []);
-    assert_eq!(all.take_over(at(60)), [(retry, Verdict::Failed), (other, Verdict::Failed)]);
-    assert_eq!(undone(&mut all), [pending_grant("x", 7, BEGUN)]);
-}
-
-#[test]
-fn what_a_retry_was_told_is_not_undone_when_the_first_request_fails() {
-    // The first one waits for a replica that was stable, the retry may have any.
-    let mut all = primary(&[("a", 0)]);
-    all.see(at(50), &seen(&[("a", 0), ("b", 0)]));
-    let first = all.wait(at(101), at(130), MOST, vec![pending_grant("x", 7, BEGUN)]).unwrap();
-    let retry = all.wait(at(102), at(160), EITHER, vec![pending_grant("x", 7, UndoRecord::NOTHING)]).unwrap();
-    all.sent(10);
-    all.see(at(103), &seen(&[("a", 0), ("b", 10)]));
-    assert_eq!(all.take_over(at(103)), [(retry, Verdict::Confirmed)]);
-    assert_eq!(all.take_over(at(130)), [(first, Verdict::Failed)]);
-    assert_eq!(undone(&mut all), []);
-}
-
-#[test]
-fn each_count_is_undone_for_itself() {
-    let mut all = primary(&[("a", 0)]);
-    let first = all.wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
-    let again = all.wait(at(2), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
-    all.sent(10);
-    all.leave(again);
-    assert_eq!(undone(&mut all), [pending_grant("x", 7, BEGUN)]);
-    all.see(at(3), &seen(&[("a", 10)]));
-    assert_eq!(all.take_over(at(3)), [(first, Verdict::Confirmed)]);
-}
-
-#[test]
 fn a_server_that_was_demoted_waits_for_nothing_and_confirms_nothing() {
     let mut all = primary(&[("a", 0)]);
-    let wait = all.wait(at(100), at(500), MOST, vec![pending_grant("x", 7, BEGUN)]).unwrap();
+    let wait = all.wait(at(100), at(500), MOST).unwrap();
     all.drop_all();
-    assert!(all.has_gone() && all.is_gone(wait) && all.is_empty() && !all.has_undo());
+    assert!(all.has_gone() && all.is_gone(wait) && all.is_empty());
     assert_eq!(all.take_gone(), Some(wait));
     while all.has_gone() {
         assert_eq!(all.take_gone(), None);
@@ -360,69 +211,18 @@ fn a_server_that_was_demoted_waits_for_nothing_and_confirms_nothing() {
 }
 
 #[test]
-fn what_is_about_to_be_undone_is_kept_for_an_owner_that_asks_again() {
-    let mut all = primary(&[("a", 0)]);
-    let first = all
-        .wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN), pending_grant("y", 7, BEGUN)])
-        .unwrap();
-    all.leave(first);
-    assert!(all.has_undo());
-    // Before the pump has come to it: the owner is told of one of the two, so the other one goes.
-    let retry = all.wait(at(2), at(50), EITHER, vec![pending_grant("x", 7, UndoRecord::NOTHING)]).unwrap();
-    assert_eq!(undone(&mut all), [pending_grant("y", 7, BEGUN)]);
-    all.sent(10);
-    all.see(at(3), &seen(&[("a", 10)]));
-    assert_eq!(all.take_over(at(3)), [(retry, Verdict::Confirmed)]);
-    assert!(!all.has_undo());
-    // And if that fails, too, it is undone, once.
-    let first = all.wait(at(4), at(50), EITHER, vec![pending_grant("x", 8, BEGUN)]).unwrap();
-    all.leave(first);
-    let retry = all.wait(at(5), at(50), EITHER, vec![pending_grant("x", 8, UndoRecord::NOTHING)]).unwrap();
-    all.leave(retry);
-    assert_eq!(undone(&mut all), [pending_grant("x", 8, BEGUN)]);
-}
-
-#[test]
-fn a_count_that_is_about_to_be_undone_is_not_that_of_the_next_request() {
-    let mut all = primary(&[("a", 0)]);
-    let first = all.wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
-    all.leave(first);
-    // REENTRANT: it counts for itself.
-    all.wait(at(2), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
-    assert_eq!(undone(&mut all), [pending_grant("x", 7, BEGUN)]);
-}
-
-#[test]
 fn an_acknowledgement_that_comes_late_is_none() {
     let mut all = primary(&[("a", 0)]);
-    let wait = all.wait(at(1), at(50), EITHER, vec![]).unwrap();
+    let wait = all.wait(at(1), at(50), EITHER).unwrap();
     all.sent(10);
     all.see(at(50), &seen(&[("a", 10)]));
     assert_eq!(all.take_over(at(50)), [(wait, Verdict::Failed)]);
 }
 
 #[test]
-fn waits_end_when_nothing_has_to_be_confirmed_any_more() {
-    let mut all = primary(&[("a", 0)]);
-    let failed = all.wait(at(1), at(50), EITHER, vec![pending_grant("x", 7, BEGUN)]).unwrap();
-    let wait = all.wait(at(1), at(50), EITHER, vec![pending_grant("y", 8, BEGUN)]).unwrap();
-    all.sent(10);
-    all.leave(failed);
-    all.need_nobody();
-    assert_eq!(all.take_over(at(2)), [(wait, Verdict::Confirmed)]);
-    assert!(!all.is_over(), "its owner was told that it is undone");
-    // But if the owner asks again before that, it is told that it holds the lock.
-    let again =
-        all.wait(at(2), at(50), Rule::NOBODY, vec![pending_grant("x", 7, UndoRecord::NOTHING)]).unwrap();
-    all.sent(20);
-    assert_eq!(all.take_over(at(3)), [(again, Verdict::Confirmed)]);
-    assert!(all.is_over());
-}
-
-#[test]
 fn a_change_that_was_missed_leaves_nobody_to_wait_for() {
     let mut all = primary(&[("a", 0)]);
-    let wait = all.wait(at(1), at(50), EITHER, vec![]).unwrap();
+    let wait = all.wait(at(1), at(50), EITHER).unwrap();
     all.sent(10);
     all.forget_replicas();
     all.see(at(2), &seen(&[("a", 10)]));
@@ -446,20 +246,38 @@ fn waits_are_counted() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
     assert_eq!((all.len(), all.is_empty()), (0, true));
     for count in 1..=3 {
-        all.wait(at(1), at(50), ALL, vec![pending_grant("x", 7, BEGUN)]).expect("both are there");
-        assert_eq!((all.len(), all.is_empty(), all.of_token.len()), (count, false, 1));
+        all.wait(at(1), at(50), ALL).expect("both are there");
+        assert_eq!((all.len(), all.is_empty()), (count, false));
     }
     all.sent(10);
     all.take_over(at(50));
-    assert_eq!((all.len(), all.is_empty(), all.of_token.len()), (0, true, 0));
+    assert_eq!((all.len(), all.is_empty()), (0, true));
 }
 
 #[test]
 fn a_wait_that_needs_no_replica_ends_when_its_record_is_sent() {
     let mut all = primary(&[]);
     let nobody = Rule::Majority { replicas: 0, stable_ms: 0 };
-    let wait = all.wait(at(1), at(50), nobody, vec![]).expect("nobody is needed");
+    let wait = all.wait(at(1), at(50), nobody).expect("nobody is needed");
     assert_eq!(all.take_over(at(2)), []);
     all.sent(10);
     assert_eq!(all.take_over(at(2)), [(wait, Verdict::Confirmed)]);
+}
+
+#[test]
+fn what_can_never_be_confirmed_waits_for_nothing() {
+    let mut all = primary(&[]);
+    assert_eq!(all.wait(at(1), at(50), EITHER), None);
+    assert!(all.is_empty() && all.next_deadline().is_none());
+}
+
+#[test]
+fn waits_end_when_nothing_has_to_be_confirmed_any_more() {
+    let mut all = primary(&[("a", 0)]);
+    let waits = [at(40), at(50)].map(|until| all.wait(at(1), until, EITHER).unwrap());
+    all.sent(10);
+    assert_eq!(all.next_deadline(), Some(at(40)));
+    all.need_nobody();
+    assert_eq!(all.take_over(at(2)), waits.map(|wait| (wait, Verdict::Confirmed)));
+    assert!(all.is_empty() && all.next_deadline().is_none());
 }

@@ -174,12 +174,6 @@ impl<'a> Hold<'a> {
         self.lock.head.client(self.lock.locks.newest_client)
     }
 
-    /// Whether its owner has heard of it by another answer than the one to its wait.
-    #[must_use]
-    pub fn is_acknowledged(self) -> bool {
-        self.lock.head.has(Flag::Acknowledged)
-    }
-
     #[inline(always)]
     fn stored_owner(self) -> Option<Owner<'a>> {
         if self.lock.head.shape == SPILLED {
@@ -247,9 +241,9 @@ mod tests {
         let restored = held_by_ann(&mut locks, 2, None);
         let is_restored = |locks: &Locks| [own, restored].map(|id| locks.hold(id).map(Hold::is_restored));
         assert_eq!(is_restored(&locks), [Some(false), Some(true)]);
-        locks.note_acknowledged(restored, None);
+        locks.note_shown(restored, None);
         assert_eq!(is_restored(&locks), [Some(false), Some(true)], "nobody knows its connection");
-        locks.note_acknowledged(restored, Some(ClientId(8)));
+        locks.note_shown(restored, Some(ClientId(8)));
         assert_eq!(is_restored(&locks), [Some(false), Some(false)]);
     }
 }

@@ -42,8 +42,6 @@ pub(super) enum Flag {
     Held = 1 << FLAGS_SHIFT,
     /// There is more to say than the record has room for.
     Overflow = 2 << FLAGS_SHIFT,
-    /// The holder has heard of it by another answer than the one to its wait.
-    Acknowledged = 4 << FLAGS_SHIFT,
 }
 
 /// The fixed part of a record. All of it is meaningful only while the lock is held, but for the links.

@@ -147,8 +147,7 @@ impl Locks {
         let (lock_key, hold) = (self.get(id)?.lock_key()?, self.hold(id)?);
         let (owner, token, client, left_ms) =
             (hold.owner().to_vec(), hold.token(), hold.client(), hold.left_ms(now));
-        let (binding, count, held_ms, is_acknowledged) =
-            (hold.binding(), hold.count(), hold.held_ms(now), hold.is_acknowledged());
+        let (binding, count, held_ms) = (hold.binding(), hold.count(), hold.held_ms(now));
         let until_us = self.head(id)?.0.until_us();
         let bound_to = self.overflows.bound_to(id.index()).filter(|_| !binding.is_none());
         self.remove(id, now);
@@ -162,7 +161,6 @@ impl Locks {
         self.set_until(holder, now, until_us);
         if let Some(head) = self.head_mut(holder) {
             head.set_since(since);
-            head.set(Flag::Acknowledged, is_acknowledged);
         }
         self.set_count(holder, count);
         if !binding.is_none() {

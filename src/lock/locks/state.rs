@@ -246,10 +246,9 @@ impl Locks {
         self.leases.insert(&mut self.records, id.index(), tick(until), now.0 / 1_000);
     }
 
-    /// The holder has heard of its hold, on this connection.
-    pub fn note_acknowledged(&mut self, id: LockId, client: Option<ClientId>) {
+    /// The owner of this hold has shown on this connection.
+    pub fn note_shown(&mut self, id: LockId, client: Option<ClientId>) {
         if let Some(head) = self.head_mut(id) {
-            head.set(Flag::Acknowledged, true);
             if client.is_some() {
                 head.set_client(client);
             }

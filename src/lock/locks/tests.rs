@@ -30,7 +30,6 @@ struct OwnHold {
     until: Moment,
     since: Moment,
     client: Option<ClientId>,
-    is_acknowledged: bool,
     /// Not to be told as due before.
     postponed: Option<Moment>,
 }
@@ -98,7 +97,6 @@ impl World {
             until: self.now.plus_ms(lease_ms),
             since: self.now,
             client: self.new_client(),
-            is_acknowledged: false,
             postponed: None,
         };
         (hold, lease_ms)
@@ -156,10 +154,9 @@ impl World {
 
     fn note(&mut self, id: LockId) {
         let client = self.new_client();
-        self.locks.note_acknowledged(id, client);
+        self.locks.note_shown(id, client);
         let Some(lock) = self.own.get_mut(&id) else { return };
         if let Some(hold) = &mut lock.hold {
-            hold.is_acknowledged = true;
             hold.client = client.or(hold.client);
         }
     }
@@ -279,7 +276,7 @@ impl World {
                 && !hold.is_of(&[&own.owner[..], b"0"].concat()),
             "{own:?}"
         );
-        assert_eq!((hold.token(), hold.is_acknowledged()), (own.token, own.is_acknowledged));
+        assert_eq!(hold.token(), own.token);
         assert_eq!(hold.client(), own.client, "the newest is {}", self.client);
         assert_eq!(hold.is_over(self.now), own.until <= self.now);
         assert_eq!(hold.left_ms(self.now), self.now.ms_until(own.until));

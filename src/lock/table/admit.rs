@@ -303,7 +303,8 @@ impl Table {
             return Ok(());
         };
         let (token, _) = self.clock.mint(now.wall_us).ok_or(NO_TOKENS)?;
-        let Some(record) = self.begin_granted(now.boot, ctx, (request.mode, &request.hold(token))) else {
+        let Some(record) = self.begin_granted(now.boot, ctx, (request.mode, &request.hold(token)), true)
+        else {
             self.clock.waste();
             return Err(TOO_MANY_LOCKS);
         };

@@ -183,7 +183,7 @@ impl Table {
         match self.own(&ctx, renewal.owner) {
             Some((holder, hold)) if is_of(hold, renewal.owner, renewal.token) => {
                 self.locks.extend(holder, now, renewal.lease_ms);
-                self.locks.note_acknowledged(holder, renewal.client);
+                self.locks.note_shown(holder, renewal.client);
                 if let Some(raise) = renewal.raise {
                     self.raise_token(&ctx, holder, raise);
                 }
@@ -230,6 +230,7 @@ impl Table {
         if sabotage::removes(Rule::TimeToLive) {
             return false;
         }
+        self.note_delivered(saved.token, holder);
         self.locks.go_on_as_replicated(holder, now, saved.left_ms, saved.binding);
         self.locks.set_count(holder, saved.count);
         true
@@ -298,7 +299,6 @@ impl Table {
             };
             self.clock.raise(hold.token);
             self.locks.set_count(holder, hold.count);
-            self.locks.note_acknowledged(holder, None);
         }
         ctx.lock
     }

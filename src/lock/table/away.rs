@@ -14,7 +14,7 @@ use crate::lock::effect::{Answer, Effects, Task, WaiterId};
 use crate::lock::queue::Queues;
 use crate::lock::types::ClientId;
 
-/// What the pump was to look at, and the grants that it was to take back.
+/// What the pump was to look at, and the holds that it was to revoke.
 pub(super) type Dropped = (VecDeque<Noted>, VecDeque<Task>, PutOff);
 
 /// Queues that were set aside, and what the pump was to look at then.
@@ -36,8 +36,8 @@ impl Away {
 
     /// Whether nothing is left of it.
     pub(super) fn is_empty(&self) -> bool {
-        let (noted, undelivered, put_off) = &self.dropped;
-        self.queues.waiters() == 0 && noted.is_empty() && undelivered.is_empty() && put_off.is_empty()
+        let (noted, to_revoke, put_off) = &self.dropped;
+        self.queues.waiters() == 0 && noted.is_empty() && to_revoke.is_empty() && put_off.is_empty()
     }
 
     /// Answers the next one, first come first in each queue, or forgets the next of what is dropped.
@@ -47,8 +47,8 @@ impl Away {
                 fx.answer(waiter, client, self.answer.clone());
             }
         } else {
-            let (noted, undelivered, put_off) = &mut self.dropped;
-            drop((noted.pop_front(), undelivered.pop_front(), put_off.pop()));
+            let (noted, to_revoke, put_off) = &mut self.dropped;
+            drop((noted.pop_front(), to_revoke.pop_front(), put_off.pop()));
         }
     }
 

@@ -4,7 +4,8 @@ use super::context::StepContext;
 use super::state::*;
 
 impl Table {
-    /// Begins a hold by this server's own decision. `None`: there are too many locks.
+    /// Begins a hold by this server's own decision. `None`: there are too many locks. `is_told_later`: its owner waited, and
+    /// is not told of it in this step.
     ///
     /// All grants come by here but those of the short path. A rule that forbids a grant is asserted here, so that tests
     /// notice a step that did not ask it.
@@ -13,6 +14,7 @@ impl Table {
         now: Moment,
         ctx: &mut StepContext<'_>,
         (mode, new): (Mode, &NewHold<'_>),
+        is_told_later: bool,
     ) -> Option<Record> {
         debug_assert!(!self.is_closed(), "nothing is granted in a quarantine, nor when the module is to go");
         debug_assert!(
@@ -22,7 +24,11 @@ impl Table {
         );
         let record = self.begin(now, ctx, mode, new)?;
         self.stats.grants += 1;
-        self.note_pending_grant(ctx.key_ref.lock_key, new);
+        if let Record::Hold(holder) | Record::Holder(_, holder) = record
+            && (is_told_later || self.confirms)
+        {
+            self.undelivered.begin(new.token, holder);
+        }
         Some(record)
     }
 

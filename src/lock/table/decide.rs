@@ -112,7 +112,7 @@ impl Table {
         };
         let (token, is_longer, binding) =
             (hold.token(), hold.ends_before(now.boot, ask.lease_ms), hold.binding());
-        self.locks.note_acknowledged(id, ask.client);
+        self.note_asked_again(id, ask.client);
         if !binding.is_none() {
             // Granted in this very step to its older request, for the connection of that. It stands still already.
             self.locks.rebind(id, now.boot, binding, ask.bind_to);
@@ -345,7 +345,7 @@ impl Table {
             _ => return Step::unchanged(Ok(false)),
         };
         self.locks.extend(id, now.boot, renewal.lease_ms);
-        self.locks.note_acknowledged(id, renewal.client);
+        self.note_asked_again(id, renewal.client);
         Step { reply: Ok(true), change: Change::Touched, record: Record::AsAsked }
     }
 }

@@ -1,6 +1,7 @@
 //! Something ended by itself or from outside: leases, timeouts, closed connections, keys that went away.
 
 use super::away::{Away, Dropped};
+use super::context::StepContext;
 use super::noted::{KEPT, note};
 use super::outbox::Notice;
 use super::state::*;
@@ -89,6 +90,62 @@ impl Table {
         }
         let step = self.grant_next(now, key_ref, admission, fx);
         step.unwrap_or(Step::unchanged(()))
+    }
+
+    /// This owner asks for something else than its hold here. Ends the hold first, if it is to be revoked.
+    pub(super) fn revoke_own(
+        &mut self,
+        now: Moment,
+        ctx: &mut StepContext<'_>,
+        ask: &Ask<'_>,
+        fx: &mut Effects,
+    ) {
+        let own = self.own(ctx, ask.owner).map(|(holder, hold)| (holder, hold.token()));
+        if let Some((holder, token)) = own
+            && !ask.cannot_confirm
+            && self.is_to_revoke(token, holder)
+        {
+            self.revoke_hold(now, ctx, (token, holder), fx);
+        }
+    }
+
+    /// Ends this hold as a release does.
+    fn revoke_hold(
+        &mut self,
+        now: Moment,
+        ctx: &mut StepContext<'_>,
+        (token, holder): (Token, LockId),
+        fx: &mut Effects,
+    ) {
+        self.note_delivered(token, holder);
+        if let Some(ended) = self.end_one(now, ctx, holder) {
+            self.stats.releases += 1;
+            self.stats.holds.add(ended.held_ms);
+            fx.publish(Event::Released);
+            ctx.replicate(Record::Ended(token), fx);
+        }
+    }
+
+    /// Ends the hold with this token if it is still to be revoked, and lets in the next waiters.
+    pub fn revoke(
+        &mut self,
+        now: Now,
+        key_ref: KeyRef<'_>,
+        token: Token,
+        admission: Admission<'_>,
+        fx: &mut Effects,
+    ) -> Step<()> {
+        let mut ctx = self.open_step(now.boot, key_ref, fx);
+        let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));
+        let owner = held.map(|(_, hold)| hold.owner().to_vec());
+        self.end_overs(now.boot, &mut ctx, owner.as_deref(), None, fx);
+        let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token)).map(|(holder, _)| holder);
+        if let Some(holder) = held.filter(|&holder| self.is_to_revoke(token, holder)) {
+            self.revoke_hold(now.boot, &mut ctx, (token, holder), fx);
+        }
+        self.forget_ended(token);
+        self.admit_queue(now, &mut ctx, admission, fx);
+        self.step(&ctx, ())
     }
 
     /// Whether the value of a key stands for this hold.
@@ -289,7 +346,9 @@ impl Table {
     /// Ends all waits, and drops what the pump was to look at: this server decides nothing from here on.
     pub fn stop_deciding(&mut self) {
         let mut tasks = std::mem::take(&mut self.untold);
-        tasks.append(&mut self.undelivered);
+        tasks.append(&mut self.to_revoke);
+        // What began here and stays is delivered: it is the new primary's to keep or to end.
+        self.undelivered = Default::default();
         let dropped = (std::mem::take(&mut self.noted), tasks, std::mem::take(&mut self.put_off));
         self.set_aside(Answer::Demoted, dropped);
     }

@@ -34,6 +34,9 @@ impl Table {
             return self.step(&ctx, reply);
         }
         self.end_overs(now.boot, &mut ctx, Some(ask.owner), None, fx);
+        if self.held_as(&ctx) != Some(ask.mode) {
+            self.revoke_own(now.boot, &mut ctx, ask, fx);
+        }
         self.admit_queue(now, &mut ctx, admission, fx);
         let reply = self.take_or_wait(now, &mut ctx, ask, fx);
         if matches!(reply, Granted(_)) {
@@ -115,7 +118,7 @@ impl Table {
         };
         // Word for word only if nothing else is told: a reader may still see what this step has ended.
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && !ctx.replicates();
-        let Some(record) = self.begin_granted(now.boot, ctx, (ask.mode, &ask.hold(token))) else {
+        let Some(record) = self.begin_granted(now.boot, ctx, (ask.mode, &ask.hold(token)), false) else {
             self.clock.waste();
             return Refused(Refusal::TooManyLocks);
         };
@@ -154,20 +157,22 @@ impl Table {
         };
         let (token, count, was) = (hold.token(), hold.count(), hold.binding());
         let is_longer = hold.ends_before(now.boot, ask.lease_ms);
-        self.locks.note_acknowledged(holder, ask.client);
+        // The owner was not told of what it has: it counts from here.
+        let is_counted = ask.is_reentrant && !self.is_to_revoke(token, holder);
+        self.note_asked_again(holder, ask.client);
         let binding = if ask.binding.is_none() { was } else { ask.binding };
         let stands_still = self.locks.rebind(holder, now.boot, binding, ask.bind_to);
         if is_longer {
             self.locks.extend(holder, now.boot, ask.lease_ms);
         }
-        if ask.is_reentrant && !sabotage::removes(Rule::Count) {
+        if is_counted && !sabotage::removes(Rule::Count) {
             self.locks.set_count(holder, count + 1);
         }
         let is_same = (binding.ephemeral_ms, binding.is_keepalive) == (was.ephemeral_ms, was.is_keepalive);
-        if is_longer || ask.is_reentrant || !is_same || stands_still {
+        if is_longer || is_counted || !is_same || stands_still {
             ctx.touch();
             // A hold that was told in this step already is told as it is in the end.
-            let is_named = stands_still || ctx.replicates();
+            let is_named = stands_still || ctx.replicates() || is_counted != ask.is_reentrant;
             let record = if is_named { self.record_of(ctx, holder) } else { Record::AsAsked };
             ctx.replicate(record, fx);
         }
@@ -187,11 +192,11 @@ impl Table {
         &mut self,
         now: Now,
         ctx: &mut StepContext<'_>,
-        holder: LockId,
+        exclusive: LockId,
         ask: &Ask<'_>,
         fx: &mut Effects,
     ) -> Acquired {
-        let Some(holders) = self.locks.convert_to_shared(holder, now.boot, Mode::Shared) else {
+        let Some(holders) = self.locks.convert_to_shared(exclusive, now.boot, Mode::Shared) else {
             return Refused(Refusal::TooManyLocks);
         };
         ctx.lock = Some(holders);
@@ -201,6 +206,7 @@ impl Table {
         };
         let (token, was) = (hold.token(), hold.binding());
         let is_longer = hold.ends_before(now.boot, ask.lease_ms);
+        self.note_moved(token, exclusive, holder);
         self.locks.rebind(
             holder,
             now.boot,
@@ -210,7 +216,7 @@ impl Table {
         if is_longer {
             self.locks.extend(holder, now.boot, ask.lease_ms);
         }
-        self.locks.note_acknowledged(holder, ask.client);
+        self.note_asked_again(holder, ask.client);
         ctx.replicate(Record::Holder(holders, holder), fx);
         Granted(token)
     }
@@ -365,7 +371,7 @@ impl Table {
         if let Some((holder, binding)) = own.filter(|_| reply.is_ok()) {
             let stands_still = self.locks.rebind(holder, now.boot, binding, renewal.bind_to);
             self.locks.extend(holder, now.boot, renewal.lease_ms);
-            self.locks.note_acknowledged(holder, renewal.client);
+            self.note_asked_again(holder, renewal.client);
             if let Some(raise) = renewal.raise {
                 self.raise_token(&ctx, holder, raise);
             }

@@ -23,6 +23,27 @@ impl Table {
         }
     }
 
+    /// Whether grants and renewals have to be confirmed from here on, so that their replies come later.
+    pub fn set_confirms(&mut self, confirms: bool) {
+        self.confirms = confirms;
+        self.note_restrictions();
+    }
+
+    /// Whether the short path is closed.
+    pub(super) const fn note_restrictions(&mut self) {
+        self.is_restricted = self.is_closed() || self.confirms;
+    }
+
+    /// Whether nothing is done for a request because no grant could be confirmed.
+    ///
+    /// In a quarantine, a client that holds nothing waits for its end, or is told of it. One that asks again for its
+    /// hold is refused then, too: the server may know of a hold that its primary has revoked and that nobody was ever
+    /// told of. If such a hold were made longer, it could outlast the quarantine, and be told under its old token after
+    /// somebody else was told of a newer one (G4).
+    pub(super) const fn refuses_unconfirmed(&self, ask: &Ask<'_>, is_held_by_it: bool) -> bool {
+        ask.cannot_confirm && (is_held_by_it || self.quarantine.is_none())
+    }
+
     /// Whether the requests in the queue have to wait, whatever is free.
     pub(super) const fn is_closed(&self) -> bool {
         self.quarantine.is_some() || self.is_leaving

@@ -21,6 +21,11 @@ impl Table {
         for (ctx, fx) in ctxs.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, ctx, Some(ask.owner), None, fx);
         }
+        if self.holds_all(&ctxs, ask.owner, ask.mode).is_none() {
+            for (ctx, fx) in ctxs.iter_mut().zip(fx.iter_mut()) {
+                self.revoke_own(now.boot, ctx, ask, fx);
+            }
+        }
         self.admit_queues(now, &mut ctxs, admission, fx);
         let reply = self.take_or_wait_for_all(now, &mut ctxs, ask, fx);
         if matches!(reply, Granted(_)) {
@@ -134,7 +139,7 @@ impl Table {
             };
             let is_longer = hold.ends_before(now.boot, ask.lease_ms);
             let binding = hold.binding();
-            self.locks.note_acknowledged(holder, ask.client);
+            self.note_asked_again(holder, ask.client);
             if self.locks.rebind(holder, now.boot, binding, ask.bind_to) {
                 standing.push(holder);
                 ctx.touch();
@@ -185,7 +190,7 @@ impl Table {
         };
         let is_told = ctxs.iter().any(StepContext::replicates);
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && !is_told;
-        self.begin_all(now, ctxs, (ask.mode, &ask.hold(token)), as_asked, fx);
+        self.begin_all(now, ctxs, (ask.mode, &ask.hold(token)), (as_asked, false), fx);
         Granted(token)
     }
 
@@ -195,11 +200,11 @@ impl Table {
         now: Now,
         ctxs: &mut [StepContext<'_>],
         grant: (Mode, &NewHold<'_>),
-        as_asked: bool,
+        (as_asked, is_told_later): (bool, bool),
         fx: &mut [Effects],
     ) {
         for (number, (ctx, fx)) in ctxs.iter_mut().zip(fx).enumerate() {
-            if let Some(record) = self.begin_granted(now.boot, ctx, grant) {
+            if let Some(record) = self.begin_granted(now.boot, ctx, grant, is_told_later) {
                 fx.publish(Event::Acquired);
                 match as_asked {
                     true if number == 0 => ctx.replicate(Record::AsAsked, fx),
@@ -362,7 +367,7 @@ impl Table {
         let lock_key = lock_keys.next()?;
         let others = lock_keys.map(|lock_key| lock_key.to_owned()).collect();
         first_fx.answer(first_entry, client, request.clone().granted(lock_key, others, token));
-        self.begin_all(now, ctxs, (request.mode, &request.hold(token)), false, fx);
+        self.begin_all(now, ctxs, (request.mode, &request.hold(token)), (false, true), fx);
         Some(())
     }
 }

@@ -38,6 +38,11 @@ impl PutOff {
         self.all.insert((at, self.last), task);
     }
 
+    /// All of it.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Task> {
+        self.all.values()
+    }
+
     /// The moment of the first.
     pub(super) fn next_at(&self) -> Option<Moment> {
         self.all.first_key_value().map(|(&(at, _), _)| at)

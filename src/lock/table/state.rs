@@ -7,10 +7,10 @@ use super::closed::ClosedConnections;
 pub(super) use super::noted::{Noted, PutOff};
 use super::outbox::Outbox;
 pub(super) use super::terms::*;
+use super::undelivered::Undelivered;
 pub(super) use crate::lock::deadlock::{Link, Looked};
 pub(super) use crate::lock::effect::{
-    Answer, Change, Effects, Event, Existing, Legacy, LockId, PendingGrant, Record, Step, Task, UndoRecord,
-    WaiterId,
+    Answer, Change, Effects, Event, Existing, Legacy, LockId, Record, Step, Task, WaiterId,
 };
 pub(super) use crate::lock::locks::{Ended, Hold, Locks, NewHold};
 use crate::lock::lowered;
@@ -42,8 +42,10 @@ pub struct Table {
     pub(super) noted: VecDeque<Noted>,
     /// How many notes there were when the pump last threw some away.
     pub(super) noted_then: usize,
-    /// Grants that could not be delivered. They are the first that the pump is to look at.
-    pub(super) undelivered: VecDeque<Task>,
+    /// Holds whose owners may not have been told of them.
+    pub(super) undelivered: Undelivered,
+    /// Those of them that are to be revoked. They are the first that the pump is to look at.
+    pub(super) to_revoke: VecDeque<Task>,
     /// Holds that readers are to be told of as they are now. That grants nothing.
     pub(super) untold: VecDeque<Task>,
     /// What the server may not do yet, by when it is tried again.
@@ -54,8 +56,8 @@ pub struct Table {
     pub(super) limits: Limits,
     /// Until when nothing new is granted.
     pub(super) quarantine: Option<Quarantine>,
-    /// What began in this step, to be confirmed. `None`: nothing has to be.
-    pub(super) begun: Option<Vec<PendingGrant>>,
+    /// Whether grants and renewals have to be confirmed, and are told later.
+    pub(super) confirms: bool,
     /// Whether nothing new is granted because the module is to go.
     pub(super) is_leaving: bool,
     /// Whether there is a quarantine, anything has to be confirmed, or the module is to go: then the short path will
@@ -211,6 +213,7 @@ impl Table {
                 continue;
             };
             let request = self.queues.leave(id)?.request;
+            self.undelivered.begin(token, lock);
             self.stats.grants += 1;
             self.count_waited(now.boot, request.since, 1);
             if let Some(queue) = self.queues.queue_mut(queue) {

@@ -44,8 +44,8 @@ impl Table {
     pub(super) fn take_up_again(&mut self, now: Moment) -> bool {
         match self.put_off.pop_due(now) {
             None => false,
-            Some(task @ Task::TakeBack(..)) => {
-                self.undelivered.push_back(task);
+            Some(task @ Task::Revoke(..)) => {
+                self.to_revoke.push_back(task);
                 true
             }
             Some(task) => {
@@ -106,23 +106,23 @@ impl Table {
         self.tasks_without_grant() + self.noted.len()
     }
 
-    /// How many of these tasks are done though nothing can be granted, as long as the server accepts writes. A grant is
-    /// taken back, or readers are told of a hold.
+    /// How many of these tasks are done though nothing can be granted, as long as the server accepts writes. A hold
+    /// is revoked, or readers are told of one.
     #[inline(always)]
     #[must_use]
     pub fn tasks_without_grant(&self) -> usize {
-        self.undelivered.len() + self.untold.len()
+        self.to_revoke.len() + self.untold.len()
     }
 
-    /// Whether a grant that could not be delivered is what the pump is to look at next.
+    /// Whether a hold that is to be revoked is what the pump is to look at next.
     #[must_use]
-    pub fn takes_back(&self) -> bool {
-        !self.undelivered.is_empty()
+    pub fn revokes(&self) -> bool {
+        !self.to_revoke.is_empty()
     }
 
     /// The next task that is done though nothing can be granted.
     pub fn next_without_grant(&mut self) -> Option<Task> {
-        next_of(&mut self.undelivered).or_else(|| next_of(&mut self.untold))
+        next_of(&mut self.to_revoke).or_else(|| next_of(&mut self.untold))
     }
 
     /// What the pump is to look at next.
@@ -211,17 +211,17 @@ mod tests {
         for count in [1, 40, 40, 5_000] {
             for _ in 0..count {
                 table.note_task(Task::ReplicateAgain(lock_key(), token));
-                table.note_undelivered(lock_key(), token);
+                table.to_revoke.push_back(Task::Revoke(lock_key(), token));
             }
             assert_eq!(table.tasks(), 2 * count);
             for left in (0..2 * count).rev() {
-                assert_eq!((table.has_tasks(), table.takes_back()), (true, left >= count), "{count}: {left}");
+                assert_eq!((table.has_tasks(), table.revokes()), (true, left >= count), "{count}: {left}");
                 assert!(table.untold.capacity() >= count, "{count}: {left} left");
                 let task = table.next_task().expect("there is one");
-                assert_eq!(matches!(task, Task::TakeBack(..)), left >= count, "{count}: {left}");
+                assert_eq!(matches!(task, Task::Revoke(..)), left >= count, "{count}: {left}");
             }
             // Room for a few is kept for the next ones.
-            let is_gone = (table.untold.capacity() == 0, table.undelivered.capacity() == 0);
+            let is_gone = (table.untold.capacity() == 0, table.to_revoke.capacity() == 0);
             assert_eq!((is_gone, table.tasks()), ((count > KEPT, count > KEPT), 0), "{count}");
         }
     }

@@ -1,14 +1,14 @@
 //! What the clients of the [world](super::world) ask, in the words of the server's commands, and what they are told.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::input::{Answered, Begun, How, InFlight, Input, Keys, Outcome, Reply};
+use super::input::{Answered, How, InFlight, Input, Keys, Outcome, Reply};
 use super::server::{At, Name, name_of};
 use super::world::{Blocked, World};
 use crate::command::error;
 use crate::engine::tests::single::{Progress, Replied};
 use crate::lock::deadlock::Link;
-use crate::lock::effect::{Answer, PendingGrant};
+use crate::lock::effect::Answer;
 use crate::lock::table::{NO_TOKENS, Refusal, TOO_MANY_LOCKS, WRONG_TYPE};
 use crate::lock::types::{Mode, Token};
 
@@ -122,7 +122,6 @@ impl World {
         let (number, reply) = match self.server.single.progress(handle) {
             Progress::Confirming(Some(Answer::Granted { token, .. })) => (0, Reply::Granted(token)),
             Progress::Confirming(None) => (0, Reply::Bool(true)),
-            Progress::Undoing => return Err("a grant that was hopeless was made".to_owned()),
             _ => {
                 self.wait_count += 1;
                 (self.wait_count, Reply::Waiting(self.wait_count))
@@ -199,23 +198,10 @@ impl World {
     /// The clients that have been answered in this step, and what is on its way now.
     pub(super) fn answers(&mut self, out: &mut Outcome) -> Result<(), String> {
         let single = &self.server.single;
-        self.in_flight.clear();
         for (&handle, blocked) in &mut self.blocked {
             let answer = match single.progress(handle) {
                 Progress::InQueue if blocked.is_open => continue,
-                Progress::Confirming(Some(answer)) => Some(answer),
-                Progress::Confirming(None) | Progress::Undoing => None,
-                Progress::Answered(answer) => {
-                    if let Some(Answer::Granted { ref lock_key, ref others, token, .. }) = answer
-                        && blocked.number > 0
-                    {
-                        for lock_key in std::iter::once(lock_key).chain(others) {
-                            let Blocked { owner, client, .. } = *blocked;
-                            self.in_flight.push(InFlight { at: Self::at_of(lock_key), owner, token, client });
-                        }
-                    }
-                    answer
-                }
+                Progress::Confirming(answer) | Progress::Answered(answer) => answer,
                 progress @ Progress::InQueue => {
                     return Err(format!("G7: {blocked:?} was answered, and is {progress:?}"));
                 }
@@ -231,16 +217,19 @@ impl World {
             Answer::Granted { token, .. } => token.get(),
             _ => 0,
         });
-        self.begun = self.unconfirmed_of_clients();
+        self.in_flight = self.owed(false).into_values().flatten().collect();
         Ok(())
     }
 
     /// All answers that are on their way reach their clients.
     pub(super) fn send_answers(&mut self) {
-        let granted = self.granted();
+        let (granted, owed) = (self.granted(), self.owed(false));
         self.server.single.send(None);
         self.in_flight.clear();
         self.let_go_of_answered(&granted);
+        let left = self.owed(false);
+        let sent = owed.into_iter().filter(|(handle, _)| !left.contains_key(handle));
+        self.delivered.extend(sent.flat_map(|(_, holds)| holds).map(|hold| (hold.at, hold.token)));
     }
 
     /// Those of the blocked clients that are about to read of a grant.
@@ -264,9 +253,16 @@ impl World {
         });
     }
 
-    pub(super) fn close(&mut self, client: u64, out: &mut Outcome) {
-        let gone = self.in_flight.iter().filter(|grant| grant.client == client);
-        out.undelivered = gone.map(|grant| (grant.at, grant.token)).collect();
+    /// Does this, by which replies may come to be never sent.
+    pub(super) fn drops_replies(&mut self, out: &mut Outcome, act: impl FnOnce(&mut Self)) {
+        let before = self.all_owed();
+        act(self);
+        let after = self.all_owed();
+        let dropped = before.into_iter().filter(|(handle, _)| !after.contains_key(handle));
+        out.undelivered.extend(dropped.flat_map(|(_, holds)| holds).map(|hold| (hold.at, hold.token)));
+    }
+
+    pub(super) fn close(&mut self, client: u64) {
         let granted = self.granted();
         self.server.single.close(client);
         let refused = &mut self.refused;
@@ -278,48 +274,41 @@ impl World {
         });
     }
 
-    pub(super) fn unblock(&mut self, client: u64) {
+    pub(super) fn unblock(&mut self, client: u64, out: &mut Outcome) {
         let granted = self.granted();
+        let (confirming, answered) = (self.owed(true), self.owed(false));
         self.server.single.unblock(client);
         self.let_go_of_answered(&granted);
-    }
-
-    /// All who wait for this hold to be confirmed are unblocked: it is undone as soon as the pump runs.
-    pub(super) fn undo(&mut self, begun: Begun) -> Result<(), String> {
-        let is_it = |pending: &PendingGrant| {
-            let is_here = (Self::at_of(&pending.lock_key), pending.token) == (begun.at, begun.token);
-            is_here && (pending.undo.owner.is_empty() || pending.undo.owner == begun.owner.as_bytes())
+        let of_gone = |owed: BTreeMap<u64, Vec<InFlight>>| {
+            let gone = owed.into_iter().filter(|(handle, _)| !self.blocked.contains_key(handle));
+            gone.flat_map(|(_, holds)| holds).map(|hold| (hold.at, hold.token)).collect::<Vec<_>>()
         };
-        let waits = |handle: &u64| self.server.single.unconfirmed(*handle).iter().any(is_it);
-        let waiting = self.blocked.iter().filter(|(handle, _)| waits(handle));
-        let clients: Vec<u64> = waiting.map(|(_, blocked)| blocked.client).collect();
-        if clients.is_empty() {
-            return Err(format!("nobody waits for {begun:?}"));
+        out.undelivered.extend(of_gone(confirming));
+        // An answer that waited for its turn comes sooner.
+        out.delivered.extend(of_gone(answered));
+    }
+
+    /// The clients that wait for replicas, and the holds that they are told of then.
+    pub(super) fn confirming(&self) -> Vec<(u64, Vec<InFlight>)> {
+        self.owed(true).into_iter().map(|(handle, holds)| (self.blocked[&handle].client, holds)).collect()
+    }
+
+    fn all_owed(&self) -> BTreeMap<u64, Vec<InFlight>> {
+        self.owed(true).into_iter().chain(self.owed(false)).collect()
+    }
+
+    /// The holds that blocked clients are still to be told of, by the numbers of their blocks: of those that wait for
+    /// replicas, or that are answered.
+    fn owed(&self, is_confirming: bool) -> BTreeMap<u64, Vec<InFlight>> {
+        let mut all = BTreeMap::new();
+        for (&handle, &Blocked { owner, client, .. }) in &self.blocked {
+            let (waits, holds) = self.server.single.owed(handle);
+            if waits == is_confirming && !holds.is_empty() {
+                let hold = |(lock_key, token)| InFlight { at: Self::at_of(&lock_key), owner, token, client };
+                all.insert(handle, holds.into_iter().map(hold).collect());
+            }
         }
-        clients.into_iter().for_each(|client| self.unblock(client));
-        Ok(())
-    }
-
-    /// What clients wait to have confirmed.
-    fn unconfirmed_of_clients(&self) -> Vec<Begun> {
-        let pending = self.blocked.keys().flat_map(|&handle| self.server.single.unconfirmed(handle));
-        pending.flat_map(|pending| Self::begun_of(&pending)).collect()
-    }
-
-    /// What clients wait to have confirmed, and what is to be undone by now.
-    pub(super) fn unconfirmed(&self) -> Vec<Begun> {
-        let mut all = self.unconfirmed_of_clients();
-        all.extend(self.server.single.to_undo().iter().flat_map(Self::begun_of));
         all
-    }
-}
-
-/// Takes as many of each out of a list as there are in the other one.
-pub(super) fn strike(all: &mut Vec<Begun>, gone: &[Begun]) {
-    for gone in gone {
-        if let Some(place) = all.iter().position(|begun| begun == gone) {
-            all.remove(place);
-        }
     }
 }
 

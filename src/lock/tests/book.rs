@@ -22,11 +22,9 @@ pub(super) struct Hold {
     pub(super) binding: Binding,
     /// The connection that it is bound to.
     pub(super) client: Option<u64>,
-    /// Whether the owner knows of it by more than the answer to a wait, which may get lost.
-    pub(super) is_acknowledged: bool,
-    /// The client of the grant was gone before it was told, and the owner knows nothing of it: the next run
-    /// of the pump must take it back.
-    pub(super) is_ownerless: bool,
+    /// How many replies are on their way that tell its owner of it. `None`: one has arrived, or it did not begin by a
+    /// grant here.
+    pub(super) outstanding: Option<u32>,
 }
 
 impl Hold {
@@ -41,8 +39,22 @@ impl Hold {
             count: saved.count,
             binding: saved.binding,
             client: None,
-            is_acknowledged: true,
-            is_ownerless: false,
+            outstanding: None,
+        }
+    }
+
+    /// Its owner was not told of it, and never will be if it does not ask again: the next run of the pump must revoke it.
+    pub(super) fn is_ownerless(&self) -> bool {
+        self.outstanding == Some(0)
+    }
+
+    /// What became of replies that told of holds at this key.
+    pub(super) fn replied(&mut self, at: At, out: &Outcome) {
+        let is_it = |told: &&(At, Token)| **told == (at, self.token);
+        let dropped = out.undelivered.iter().filter(is_it).count() as u32;
+        self.outstanding = self.outstanding.map(|count| count.saturating_sub(dropped));
+        if out.delivered.iter().any(|told| is_it(&told)) {
+            self.outstanding = None;
         }
     }
 
@@ -69,9 +81,10 @@ impl Hold {
         (self.until, self.lease_ms) = (time + lease_ms * 1000, lease_ms);
     }
 
-    /// The owner has asked on this connection, and knows; it wants the hold to be bound like this.
-    pub(super) fn heard(&mut self, time: u64, binding: Binding, client: Option<u64>) {
-        (self.is_acknowledged, self.is_ownerless) = (true, false);
+    /// The owner has asked on this connection, and knows, or will when that is confirmed; it wants the hold to be bound
+    /// like this.
+    pub(super) fn heard(&mut self, time: u64, binding: Binding, client: Option<u64>, confirms: bool) {
+        self.outstanding = self.outstanding.filter(|_| confirms).map(|count| count + 1);
         let left_ms = self.left_ms(time);
         let (was_paused, was_running) = (self.is_paused(), self.binding.is_running);
         // It stands still again only for a connection.
@@ -83,10 +96,8 @@ impl Hold {
         self.client = client.or(self.client).filter(|_| !binding.is_none());
     }
 
-    /// This connection has closed: it was not told of a grant that was on its way, and what is bound to it runs from
-    /// here.
-    pub(super) fn close(&mut self, at: At, client: u64, time: u64, out: &Outcome) {
-        self.is_ownerless |= !self.is_acknowledged && out.undelivered.contains(&(at, self.token));
+    /// This connection has closed: what is bound to it runs from here.
+    pub(super) fn close(&mut self, client: u64, time: u64) {
         if self.client == Some(client) {
             self.untied(time, true);
         }

@@ -153,8 +153,6 @@ pub(super) enum Input {
     Confirm(bool),
     /// All replicas say that they have everything: a client that waits for that is told.
     Confirmed,
-    /// A client that waits for this to be confirmed is unblocked. What began with it is undone when the pump runs.
-    Undo(Begun),
     /// Whether the server lets anything be written from now on.
     Writes(Writes),
     /// The slot of this key goes to another node (or comes back).
@@ -208,14 +206,6 @@ impl Input {
     }
 }
 
-/// What a grant did at one of its locks, by what the core says.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Begun {
-    pub(super) at: At,
-    pub(super) token: Token,
-    pub(super) owner: Name,
-}
-
 /// Whether a server lets anything be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Writes {
@@ -264,17 +254,15 @@ pub(super) struct Outcome {
     pub(super) outside: Vec<Outside>,
     pub(super) events: Vec<(At, Event)>,
     pub(super) answers: Vec<Answered>,
-    /// Grants whose client was gone before it was told.
+    /// The holds of which replies told that were sent.
+    pub(super) delivered: Vec<(At, Token)>,
+    /// Those of which replies were to tell that are never sent.
     pub(super) undelivered: Vec<(At, Token)>,
     /// Why a request would have waited for itself.
     pub(super) cycle: Vec<Link>,
-    /// What has to be confirmed.
-    pub(super) begun: Vec<Begun>,
-    /// What was not confirmed and is undone.
-    pub(super) undone: Vec<Begun>,
 }
 
-/// A grant out of the queue on its way to its client.
+/// A reply that tells of a hold, on its way to its client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct InFlight {
     pub(super) at: At,

@@ -4,13 +4,13 @@
 //! which guarantee was broken. It knows no rule of how the core decides: only what must hold whatever
 //! is decided. Each verdict begins with the number of the guarantee (CONTRACT 3). G13 is not its business:
 //! [readers](super::reader) compare themselves with their primary. What it says of replies to those who ask for
-//! a lock stands in [`super::verdicts`], what of holds that begin and grants that are undone in [`super::begun`].
+//! a lock stands in [`super::verdicts`], what of holds that begin in [`super::begun`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use super::book::Pending;
 use super::book::{Hold, Scene, Wish, is_free_for};
-use super::input::{Answered, Begun, Input, Outcome, Reply};
+use super::input::{Answered, Input, Outcome, Reply};
 use super::lowered;
 use super::server::{At, Key, Name, Outside};
 use super::world::World;
@@ -40,8 +40,6 @@ pub(super) struct Judge {
     pub(super) ended: BTreeSet<At>,
     /// The reservations that the running acquire took over.
     pub(super) taken_over: Vec<(At, usize, Pending)>,
-    /// What the running step must say has begun, if that has to be confirmed.
-    pub(super) begun: Vec<Begun>,
     /// What happened at least once: a check that never saw its case proves nothing.
     pub(super) seen: BTreeSet<&'static str>,
 }
@@ -57,7 +55,9 @@ impl Judge {
     /// Judges one step. `world` is as it is after it.
     pub(super) fn judge(&mut self, input: &Input, out: &Outcome, world: &World) -> Verdict {
         self.taken_over.clear();
-        self.begun.clear();
+        for (&at, promises) in &mut self.promises {
+            promises.iter_mut().for_each(|promise| promise.replied(at, out));
+        }
         let arrivals = self.arrivals;
         for what in &out.outside {
             self.outside(what, world);
@@ -73,14 +73,11 @@ impl Judge {
             Input::Promote(_) if out.reply == Reply::Bool(true) => {
                 self.quarantine = Some((world.time, world.quarantine_ms));
             }
-            Input::Close(client) | Input::Unblock(client) => self.gone(client, input, out, world),
+            Input::Close(client) | Input::Unblock(client) => self.gone(client, input, world),
             Input::Release { at, owner, token } => self.released(at, owner, token, &out.reply, world)?,
             // It may end a hold that is over and so have its own owner's waiting request granted: after its reply.
             Input::Renew { .. } => self.renewed(input, &out.reply, world)?,
-            Input::Pump => {
-                self.let_run(world);
-                out.undone.iter().for_each(|begun| self.undone(begun, world));
-            }
+            Input::Pump => self.let_run(world),
             _ => {}
         }
         // An owner that came in behind the one that asked, because of it, has a newer token.
@@ -96,16 +93,12 @@ impl Judge {
             self.answered(input, answered, world)?;
         }
         match *input {
-            Input::Pump => {
-                self.pumped(world)?;
-                out.undone.iter().try_for_each(|begun| self.passed_on(begun.at, out, world))?;
-            }
+            Input::Pump => self.pumped(world)?,
             Input::Promote(_) if out.reply == Reply::Bool(true) => self.promoted(world)?,
             _ => {}
         }
         // The owner that asked may hold by now what it had a reservation for.
         self.drop_lapsed(world);
-        self.check_begun(out, world)?;
         let left = self.ended.iter().flat_map(|&at| self.queue(at)).find(|own| own.number <= arrivals);
         must(left.is_none(), || format!("G9: {left:?} goes on waiting where a lock has arrived"))?;
         self.check(world)
@@ -193,7 +186,7 @@ impl Judge {
             return false;
         }
         // A hold that is to be taken back may have gone for this one.
-        let others = self.live(at, world).filter(|hold| hold.owner != owner && !hold.is_ownerless);
+        let others = self.live(at, world).filter(|hold| hold.owner != owner && !hold.is_ownerless());
         let others: Vec<Mode> = others.map(|hold| hold.mode).collect();
         is_free_for(mode, &others, reserved, world.limits.holders_max)
     }
@@ -275,9 +268,8 @@ impl Judge {
         }
     }
 
-    /// G8: the requests of this connection are no more; its undelivered grants wait to be taken back, and what is
-    /// bound to it runs from here.
-    fn gone(&mut self, client: u64, input: &Input, out: &Outcome, world: &World) {
+    /// G8: the requests of this connection are no more, and what is bound to it runs from here.
+    fn gone(&mut self, client: u64, input: &Input, world: &World) {
         for queue in self.queues.values_mut() {
             let before = queue.len();
             queue.retain(|pending| pending.is_reservation() || pending.client != client);
@@ -288,12 +280,12 @@ impl Judge {
         if !matches!(input, Input::Close(_)) {
             return;
         }
-        for (at, promises) in &mut self.promises {
+        for promises in self.promises.values_mut() {
             for promise in promises.iter_mut().filter(|promise| promise.is_live(world.time)) {
                 if promise.client == Some(client) {
                     self.seen.insert(if promise.is_paused() { "kept until here" } else { "cut" });
                 }
-                promise.close(*at, client, world.time, out);
+                promise.close(client, world.time);
             }
         }
     }
@@ -423,7 +415,7 @@ impl Judge {
     /// A lost grant that is over may be ended by any request for the lock. Then nothing is left to be put back.
     fn forget_ended(&mut self, world: &World) {
         for (&at, promises) in &mut self.promises {
-            let is_lost = |promise: &Hold| promise.is_ownerless && !promise.is_live(world.time);
+            let is_lost = |promise: &Hold| promise.is_ownerless() && !promise.is_live(world.time);
             if promises.iter().any(is_lost) {
                 let there = world.server.saved(at).map(|saved| saved.holds).unwrap_or_default();
                 let is_there = |promise: &Hold| there.iter().any(|hold| hold.token == promise.token);
@@ -448,7 +440,7 @@ impl Judge {
             });
             must(own.is_none(), || format!("G9, G10: {own:?} at {at} is {mode:?} {hold:?}"))?;
         }
-        for promise in self.live(at, world).filter(|promise| !promise.is_ownerless) {
+        for promise in self.live(at, world).filter(|promise| !promise.is_ownerless()) {
             let own = holds.clone().find(|(_, hold)| hold.token == promise.token);
             must(own.is_some() && server.is_live(at, promise.token), || {
                 format!("G2, G10: {at} is {saved:?} now, and {promise:?} was not ended by anybody who may")

@@ -160,24 +160,3 @@ fn an_old_lock_has_a_holder_and_no_token() {
     assert_eq!((&*hold.owner, hold.token, hold.left_ms), (&b"old"[..], None, 20));
     assert_eq!(table.live_token(at(10).boot, held(false, 30)), None);
 }
-
-#[test]
-fn an_undoing_leaves_an_old_lock_alone() {
-    let mut table = Table::default();
-    table.set_confirms(true);
-    let step = acquire(&mut table, at(0), Existing::Nothing, &ask(b"old", Mode::Exclusive, None));
-    let Acquired::Granted(token) = step.reply else { panic!("{step:?}") };
-    let begun = table.take_begun();
-    assert_eq!(begun.len(), 1);
-    // An old client has taken the key over meanwhile, and somebody waits for that.
-    let waits = acquire(&mut table, at(1), held(true, 30), &ask(b"bob", Mode::Exclusive, Some(2)));
-    assert!(matches!(waits.reply, Acquired::Waiting(_)));
-    let mut undo = |existing: Existing| {
-        let (admission, undo) = (&mut |_: Candidate<'_>| Decision::Granted, begun[0].undo.clone());
-        let key_ref = KeyRef { lock_key: DOOR, existing };
-        table.undo(at(2), key_ref, (token, undo), admission, &mut Effects::default())
-    };
-    assert_eq!(undo(held(true, 30)), Step::unchanged(()));
-    // It is gone: the waiter is next.
-    assert!(matches!(undo(Existing::Nothing).change, Change::Stored(_)));
-}

@@ -61,10 +61,10 @@ pub(super) enum Move {
     },
     /// A payload of another server whose token is this far ahead.
     PayloadAhead(u64),
-    /// The newest grant that had to be confirmed is undone.
-    UndoNewest,
-    /// Or the oldest of those that are remembered.
-    UndoOldest,
+    /// The newest client that waits for replicas is unblocked.
+    FailNewest,
+    /// Or the oldest.
+    FailOldest,
     /// The wall clock is set this far ahead of the newest token.
     WallAhead(u64),
     Plain(Input),
@@ -78,8 +78,8 @@ impl Move {
             }
             Self::AcquireBoth { who, .. } | Self::Renew { who, .. } | Self::Close { who, .. } => Some(who),
             Self::PayloadAhead(_)
-            | Self::UndoNewest
-            | Self::UndoOldest
+            | Self::FailNewest
+            | Self::FailOldest
             | Self::WallAhead(_)
             | Self::Plain(_) => None,
         }
@@ -117,8 +117,10 @@ impl Move {
                     beside: None,
                 })
             }
-            Self::UndoNewest => world.begun.last().map_or(Input::Pump, |begun| Input::Undo(*begun)),
-            Self::UndoOldest => world.begun.first().map_or(Input::Pump, |begun| Input::Undo(*begun)),
+            Self::FailNewest => world.confirming().last().map_or(Input::Pump, |last| Input::Unblock(last.0)),
+            Self::FailOldest => {
+                world.confirming().first().map_or(Input::Pump, |first| Input::Unblock(first.0))
+            }
             Self::WallAhead(us) => Input::Wall(world.server.table().last_token() + us),
             Self::Plain(input) => input,
         }
@@ -128,7 +130,7 @@ impl Move {
 pub(super) const LEASE_MS: u64 = 2;
 const TASKS_MAX: usize = 2;
 const READERS_MAX: usize = 2;
-const BEGUN_MAX: usize = 2;
+const CONFIRMING_MAX: usize = 2;
 /// The search ends when there is no new state: then it has seen every sequence of any length.
 pub(super) const ANY_DEPTH: usize = usize::MAX;
 
@@ -235,8 +237,9 @@ impl Model {
             if world.server.table().tasks() > TASKS_MAX && input != Input::Pump {
                 continue;
             }
-            // Nor is there an end to grants that are never undone.
-            if world.begun.len() > BEGUN_MAX && !matches!(input, Input::Undo(_) | Input::Pump) {
+            // Nor is there an end to grants that are never confirmed.
+            if world.confirming().len() > CONFIRMING_MAX && !matches!(input, Input::Unblock(_) | Input::Pump)
+            {
                 continue;
             }
             if world.readers.len() >= READERS_MAX && matches!(input, Input::NewReplica(_) | Input::NewFile) {
@@ -303,7 +306,7 @@ fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
             let in_flight = world.in_flight.iter().find(|grant| grant.token == promise.token);
             let in_flight = in_flight.map_or(9, |grant| grant.client % 10) as u8;
             print.extend([
-                10 + u8::from(promise.is_ownerless) + 2 * u8::from(promise.is_acknowledged),
+                promise.outstanding.map_or(10, |count| 11 + count as u8),
                 number_of(promise.owner),
                 promise.left_ms(world.time).min(200) as u8,
                 in_flight,
@@ -322,9 +325,11 @@ fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
         }
         print.push(7);
     }
-    for begun in &world.begun {
-        let is_left = judge.own(begun.at, begun.owner, world).is_some_and(|own| own.token == begun.token);
-        print.extend([9, number_of(begun.owner), u8::from(is_left)]);
+    for (client, holds) in world.confirming() {
+        for hold in holds {
+            let is_left = judge.own(hold.at, hold.owner, world).is_some_and(|own| own.token == hold.token);
+            print.extend([9, (client % 10) as u8, number_of(hold.owner), u8::from(is_left)]);
+        }
     }
     if let Some((name, Some(saved))) = &world.dump
         && let Some(saved) = saved.holds.first()

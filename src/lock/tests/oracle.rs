@@ -90,6 +90,11 @@ impl Oracle {
     pub(super) fn compare(&mut self, input: &Input, out: &Outcome, world: &World) -> Result<(), String> {
         (self.answers, self.minted, self.is_pumping) = (Vec::new(), Vec::new(), *input == Input::Pump);
         self.served = 0;
+        for (at, value) in &mut self.keys {
+            if let Value::Lock(holds) = value {
+                holds.iter_mut().for_each(|hold| hold.replied(*at, out));
+            }
+        }
         let reply = match *input {
             Input::Acquire { .. }
             | Input::AcquireMany { .. }
@@ -102,12 +107,9 @@ impl Oracle {
             Input::Acquire { .. } | Input::AcquireMany { .. } => self.acquire(input, out),
             Input::Release { at, owner, token } => self.release(at, owner, token, out),
             Input::Renew { .. } => self.renew(input, out),
-            Input::Pump => {
-                out.undone.iter().for_each(|begun| self.undo(*begun, out));
-                self.pump(out, world)
-            }
+            Input::Pump => self.pump(out, world),
             Input::Promote(_) => self.promote(world),
-            _ => self.happen(input, out, world),
+            _ => self.happen(input, world),
         };
         self.compare_outcome(&reply, out)?;
         self.compare_state(world)
@@ -115,13 +117,15 @@ impl Oracle {
 
     /// A request that is refused takes over nothing: the older requests of its owner stand where they stood (G9).
     fn acquire(&mut self, input: &Input, out: &Outcome) -> Reply {
-        let keys = match *input {
-            Input::Acquire { at, .. } => Keys::one(at),
-            Input::AcquireMany { keys, .. } => keys,
+        let (keys, owner, mode) = match *input {
+            Input::Acquire { at, owner, how, .. } => (Keys::one(at), owner, how.mode),
+            Input::AcquireMany { keys, owner, is_shared: true, .. } => (keys, owner, Mode::Shared),
+            Input::AcquireMany { keys, owner, .. } => (keys, owner, Mode::Exclusive),
             _ => return Reply::None,
         };
         keys.iter().for_each(|at| self.end_for_arrived(at));
-        keys.iter().for_each(|at| self.look(at, out));
+        let is_freed = self.revoke_own(keys, owner, mode);
+        keys.iter().for_each(|at| self.look(at, is_freed, out));
         let before = (self.waiters.clone(), self.answers.clone());
         let reply = if matches!(input, Input::Acquire { .. }) {
             self.acquire_one(input, out)
@@ -177,7 +181,11 @@ impl Oracle {
             let saved = server.saved(at);
             let is_same = match (value, server.keys.get(&at)) {
                 (Value::Other, Some(Key::Other)) => true,
-                (Value::Lock(holds), Some(Key::Lock(_))) => self.saved(holds) == saved,
+                (Value::Lock(holds), Some(&Key::Lock(lock))) => {
+                    let table = server.table();
+                    let is_known = |hold: &Hold| table.outstanding(lock, hold.token) == hold.outstanding;
+                    self.saved(holds) == saved && holds.iter().all(is_known)
+                }
                 _ => false,
             };
             if !is_same {
@@ -286,7 +294,7 @@ impl Oracle {
         self.quarantine_left_ms().is_none() && is_free_for(mode, &held, reserved, self.holders_max)
     }
 
-    pub(super) fn begin(&mut self, asked: &Waiter, token: Token, client: Option<u64>, is_acknowledged: bool) {
+    pub(super) fn begin(&mut self, asked: &Waiter, token: Token, client: Option<u64>, is_told_later: bool) {
         self.minted.push(token.get());
         let Waiter { owner, mode, lease_ms, binding, .. } = *asked;
         for at in asked.keys.iter() {
@@ -299,8 +307,7 @@ impl Oracle {
                 count: 1,
                 binding,
                 client: client.filter(|_| !binding.is_none()),
-                is_acknowledged,
-                is_ownerless: false,
+                outstanding: (is_told_later || self.confirms).then_some(1),
             };
             let mut holds = self.holds(at).to_vec();
             holds.retain(|hold| hold.owner != owner);
@@ -329,7 +336,7 @@ impl Oracle {
     }
 
     /// What happens to keys and settings.
-    fn happen(&mut self, input: &Input, out: &Outcome, world: &World) -> Reply {
+    fn happen(&mut self, input: &Input, world: &World) -> Reply {
         match *input {
             Input::Fence(at) => {
                 let live = self.holds(at).iter().filter(|hold| hold.is_live(self.time));
@@ -374,7 +381,7 @@ impl Oracle {
                 return Reply::None;
             }
             Input::Close(client) => {
-                self.close(client, out);
+                self.close(client);
                 return Reply::None;
             }
             _ => {

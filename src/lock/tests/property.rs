@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::input::{How, Input, Keys, Outcome, Writes, limits};
 use super::judge::Judge;
-use super::lowered::Lowered;
+use super::lowered::{self, Lowered};
 use super::oracle::Oracle;
 use super::random::Random;
 use super::server::{At, Lazy, Name};
 use super::world::World;
 use crate::lock::effect::Event;
-use crate::lock::types::{Binding, Mode, Token};
+use crate::lock::types::{Binding, COUNT_MAX, Mode, Token};
 use crate::sabotage::{self, Rule};
 
 const OWNERS: [Name; 5] = ["ann", "bob", "cem", "dee", "eve"];
@@ -203,8 +203,9 @@ impl Life {
 
     /// What becomes of what is confirmed, or is on its way, and is not asked for.
     fn in_between(&mut self) -> Option<Input> {
-        if !self.world.begun.is_empty() && self.random.percent(6) {
-            return Some(Input::Undo(self.random.of(&self.world.begun)));
+        let confirming: Vec<u64> = self.world.confirming().into_iter().map(|(client, _)| client).collect();
+        if !confirming.is_empty() && self.random.percent(6) {
+            return Some(Input::Unblock(self.random.of(&confirming)));
         }
         if self.world.blocked.values().any(|blocked| blocked.number == 0) && self.random.percent(12) {
             return Some(Input::Confirmed);
@@ -217,11 +218,12 @@ impl Life {
         self.payload_for_waiters()
     }
 
-    /// A token of another server's: a little below the newest, or above; or just that of a grant which may be undone.
+    /// A token of another server's: a little below the newest, or above; or just that of a grant that is not confirmed.
     fn token_around(&mut self, at: At) -> Option<Token> {
-        let begun: Vec<Token> = self.world.begun.iter().filter(|b| b.at == at).map(|b| b.token).collect();
-        if !begun.is_empty() && self.random.percent(50) {
-            return Some(self.random.of(&begun));
+        let confirming = self.world.confirming().into_iter().flat_map(|(_, holds)| holds);
+        let tokens: Vec<Token> = confirming.filter(|hold| hold.at == at).map(|hold| hold.token).collect();
+        if !tokens.is_empty() && self.random.percent(50) {
+            return Some(self.random.of(&tokens));
         }
         let last = self.world.server.table().last_token();
         let above = (last + self.random.below(12)).saturating_sub(8);
@@ -263,7 +265,8 @@ impl Life {
             is_keepalive: self.random.percent(8) && !self.world.confirms,
             is_running: false,
         };
-        let reentrant_percent = if self.kinds == Kinds::Restored { 20 } else { 16 };
+        let is_count_lowered = lowered::count_max(COUNT_MAX) < COUNT_MAX;
+        let reentrant_percent = if is_count_lowered { 50 } else { 16 };
         How {
             mode,
             is_reentrant: self.random.percent(reentrant_percent)
@@ -382,7 +385,7 @@ impl Life {
 }
 
 /// What must have happened in these lives, or they prove nothing.
-const SOMETIMES: [&str; 29] = [
+const SOMETIMES: [&str; 26] = [
     "broken",
     "demoted",
     "expired and passed on",
@@ -406,16 +409,13 @@ const SOMETIMES: [&str; 29] = [
     "taken back",
     "taken back and passed on",
     "timed out",
-    "undone and passed on",
-    "undone, ended",
-    "undone, nothing left",
     "waited",
     "withdrawn",
     "wrong type",
 ];
 
 /// What must have happened, too, in the lives with locks of all kinds.
-const SOMETIMES_OF_ALL_KINDS: [&str; 26] = [
+const SOMETIMES_OF_ALL_KINDS: [&str; 27] = [
     "cut",
     "deadlock",
     "deadlock beyond the search",
@@ -438,6 +438,7 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 26] = [
     "place withdrawn",
     "refused, older request kept",
     "retried after an undelivered grant",
+    "revoked before another request",
     "told of a lock that arrived",
     "told of another type",
     "took its place",

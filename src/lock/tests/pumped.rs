@@ -1,8 +1,8 @@
 //! What the [oracle](super::oracle) does when the pump runs.
 
 use super::book::Hold;
-use super::input::{Begun, Outcome, Reply, Writes};
-use super::oracle::{Oracle, Value, Waiter};
+use super::input::{Outcome, Reply, Writes};
+use super::oracle::{Oracle, Waiter};
 use super::server::At;
 use super::world::World;
 use crate::lock::effect::Answer;
@@ -51,10 +51,10 @@ impl Oracle {
                 self.end_for_arrived(at);
             }
         }
-        // What nobody was told of is taken back when it may be.
+        // What nobody was told of is revoked when it may be.
         let may_write = self.writes == Writes::Allowed;
         for at in self.keys.iter().map(|key| key.0).collect::<Vec<_>>() {
-            let is_lost = |hold: &Hold| hold.is_ownerless && may_write;
+            let is_lost = |hold: &Hold| hold.is_ownerless() && may_write;
             self.end(at, |hold| !hold.is_live(time) || is_lost(hold));
         }
         // What was written where nobody held anything is noticed when somebody looks; the judge says if that is late.
@@ -79,31 +79,10 @@ impl Oracle {
         }
     }
 
-    pub(super) fn close(&mut self, client: u64, out: &Outcome) {
+    pub(super) fn close(&mut self, client: u64) {
         self.waiters.retain(|waiter| waiter.client != Some(client));
-        for (at, value) in &mut self.keys {
-            let Value::Lock(holds) = value else { continue };
-            for hold in holds {
-                hold.close(*at, client, self.time, out);
-            }
-        }
-    }
-
-    /// What a grant did is taken back, as far as its owner still holds under its token.
-    pub(super) fn undo(&mut self, begun: Begun, out: &Outcome) {
-        let Begun { at, token, owner } = begun;
-        if self.writes == Writes::Paused {
-            return;
-        }
-        self.end_for_arrived(at);
-        self.end_overs(at);
-        if let Some(hold) = self.own(at, owner).filter(|hold| hold.token == token) {
-            hold.count -= 1;
-            if hold.count == 0 {
-                self.end(at, |hold| hold.owner == owner);
-            }
-        }
-        self.admit(at, true, out);
+        let time = self.time;
+        self.all_holds().for_each(|hold| hold.close(client, time));
     }
 
     fn admit_multis(&mut self, out: &Outcome, may_come: impl Fn(&Waiter) -> bool) {

@@ -66,13 +66,16 @@ impl Oracle {
 
     /// G9: the same owner again: the same token, and a lease that is never shortened.
     fn again(&mut self, at: At, asked: &Waiter, client: u64, is_reentrant: bool, out: &Outcome) -> Reply {
-        let (time, Waiter { owner, lease_ms, mode, binding, .. }) = (self.time, *asked);
+        let (time, confirms) = (self.time, self.confirms);
+        let Waiter { owner, lease_ms, mode, binding, .. } = *asked;
         let Some(hold) = self.own(at, owner) else { return Reply::None };
-        hold.heard(time, if binding.is_none() { hold.binding } else { binding }, Some(client));
+        let is_counted = is_reentrant && !hold.is_ownerless();
+        let binding = if binding.is_none() { hold.binding } else { binding };
+        hold.heard(time, binding, Some(client), confirms);
         if hold.is_shorter(time, lease_ms) {
             hold.last(time, lease_ms);
         }
-        hold.count += u32::from(is_reentrant);
+        hold.count += u32::from(is_counted);
         // An exclusive holder that asks for SHARED lets others in beside it.
         let (token, is_freed) = (hold.token, hold.mode != mode);
         hold.mode = mode;
@@ -85,7 +88,7 @@ impl Oracle {
         let Reply::Granted(token) = out.reply else {
             return Reply::Token(None);
         };
-        self.begin(&asked, token, Some(client), true);
+        self.begin(&asked, token, Some(client), false);
         asked.keys.iter().for_each(|at| self.admit(at, true, out));
         Reply::Granted(token)
     }
@@ -155,10 +158,10 @@ impl Oracle {
             return Reply::Refused(Refusal::Held(key));
         }
         if let Some(token) = token {
-            let time = self.time;
+            let (time, confirms) = (self.time, self.confirms);
             for at in keys.iter() {
                 if let Some(hold) = self.own(at, owner) {
-                    hold.heard(time, hold.binding, Some(client));
+                    hold.heard(time, hold.binding, Some(client), confirms);
                     if hold.is_shorter(time, lease_ms) {
                         hold.last(time, lease_ms);
                     }
@@ -230,6 +233,7 @@ impl Oracle {
         }
         self.end_for_arrived(at);
         let is_freed = self.end_overs(at);
+        let confirms = self.confirms;
         let time = self.time;
         let own = self.own(at, owner).filter(|hold| token.is_none_or(|token| token == hold.token));
         let mode = own.as_ref().map(|own| own.mode);
@@ -238,7 +242,7 @@ impl Oracle {
             None => Reply::Bool(mode.is_some()),
         };
         if let Some(hold) = own.filter(|_| reply == Reply::Bool(true)) {
-            hold.heard(time, hold.binding, Some(client));
+            hold.heard(time, hold.binding, Some(client), confirms);
             hold.last(time, lease_ms);
             hold.token = raise.map_or(hold.token, |raise| hold.token.max(raise));
             self.last_token = raise.map_or(self.last_token, |raise| self.last_token.max(raise.get()));
@@ -247,9 +251,22 @@ impl Oracle {
         reply
     }
 
+    /// An owner that asks for something else than holds that it was not told of has lost these first.
+    pub(super) fn revoke_own(&mut self, keys: Keys, owner: Name, mode: Mode) -> bool {
+        let time = self.time;
+        let own = |oracle: &mut Self, at| oracle.own(at, owner).copied().filter(|own| own.is_live(time));
+        let first = keys.first().and_then(|at| own(self, at)).map(|own| own.token);
+        let is_it = |own: Hold| own.mode == mode && Some(own.token) == first;
+        if keys.iter().all(|at| own(self, at).is_some_and(is_it)) {
+            return false;
+        }
+        let is_lost = |hold: &Hold| hold.owner == owner && hold.is_live(time) && hold.is_ownerless();
+        keys.iter().filter(|&at| self.end(at, is_lost)).count() > 0
+    }
+
     /// Before an acquire: what is over ends, and those in the queue come first.
-    pub(super) fn look(&mut self, at: At, out: &Outcome) {
-        let is_freed = self.end_overs(at);
+    pub(super) fn look(&mut self, at: At, is_freed: bool, out: &Outcome) {
+        let is_freed = self.end_overs(at) || is_freed;
         let is_free = self.holds(at).is_empty();
         self.admit(at, is_freed || is_free, out);
     }
@@ -362,7 +379,7 @@ impl Oracle {
         };
         self.strike(index, "granted");
         if let Some(token) = token {
-            self.begin(&waiter, token, waiter.client, false);
+            self.begin(&waiter, token, waiter.client, true);
         }
     }
 }

@@ -19,20 +19,20 @@
 //! > pass MS   > wall +MS   > wall -MS   > pump   > free
 //! > limits PER-LOCK TOTAL [HOLDERS]   > writes allowed|refused|paused   > elsewhere KEY   > back KEY
 //! > replica   > replica-ahead NUMBER   > file   > file-of-replica   > promote NUMBER
-//! > quarantine MS [start]   > confirm on|off   > confirmed   > undo KEY TOKEN [OWNER]   > show   > count
+//! > quarantine MS [start]   > confirm on|off   > confirmed   > fail KEY TOKEN   > show   > count
 //! ```
 //!
 //! A key of another database than 0 is written `1:KEY`. A connection is named after its owner unless
-//! the input says otherwise. A second one is `OWNER-2`: a server does not hear one that is blocked. `undo` unblocks
-//! the connection that waits for its grant to be confirmed, and the pump runs.
+//! the input says otherwise. A second one is `OWNER-2`: a server does not hear one that is blocked. `fail` unblocks
+//! the connections that wait for this hold to be confirmed, and the pump runs.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::input::{Begun, How, Input, Outcome, Reply, limits};
+use super::input::{How, InFlight, Input, Outcome, Reply, limits};
 use super::judge::Judge;
 use super::server::{Key, Lazy, Name};
-use super::wording::{Words, answered, awaited, held, published, stands, told, unconfirmed, waits};
+use super::wording::{Words, answered, awaited, held, published, stands, told, waits};
 use super::world::World;
 use crate::lock::codec::SavedLock;
 use crate::lock::types::Token;
@@ -74,17 +74,17 @@ impl Story {
                 let wall_us = self.world.server.now.wall_us + us;
                 self.step(&Input::Wall(wall_us), &mut text)?;
             }
-            "undo" => {
+            "fail" => {
                 let (at, token) = (words.at()?, words.number()?);
-                let owner = if words.is_at_end() { None } else { Some(words.next()?) };
-                let is_it = |begun: &&Begun| {
-                    (begun.at, begun.token.get()) == (at, token)
-                        && owner.is_none_or(|owner| begun.owner.as_bytes() == owner.as_bytes())
-                };
-                let begun = self.world.begun.iter().rfind(is_it).copied();
-                match begun {
-                    Some(begun) => self.step(&Input::Undo(begun), &mut text)?,
-                    None => text.push_str("nobody waits for that\n"),
+                let is_it = |hold: &InFlight| (hold.at, hold.token.get()) == (at, token);
+                let waiting =
+                    self.world.confirming().into_iter().filter(|(_, holds)| holds.iter().any(is_it));
+                let clients: Vec<u64> = waiting.map(|(client, _)| client).collect();
+                if clients.is_empty() {
+                    text.push_str("nobody waits for that\n");
+                }
+                for client in clients {
+                    self.step(&Input::Unblock(client), &mut text)?;
                 }
                 self.step(&Input::Pump, &mut text)?;
             }
@@ -227,9 +227,6 @@ impl Story {
         }
         for (at, token) in &out.undelivered {
             line(format!("  nobody got {token} for {at}"));
-        }
-        for begun in &out.begun {
-            line(format!("  to confirm: {}", unconfirmed(begun)));
         }
         for told in &out.answers {
             let client = self.connections.get(told.client as usize).map_or("?", String::as_str);

@@ -74,7 +74,7 @@ impl Judge {
             (Reply::Bool(true), Some(mut promise)) => {
                 let is_shorter = promise.left_ms(world.time) > lease_ms;
                 self.see(if is_shorter { "renewed, shorter" } else { "renewed" });
-                promise.heard(world.time, promise.binding, Some(client));
+                promise.heard(world.time, promise.binding, Some(client), world.confirms);
                 promise.last(world.time, lease_ms);
                 if let Some(raise) = raise {
                     must(promise.mode == Mode::Exclusive, || format!("the token of {promise:?} was raised"))?;
@@ -131,7 +131,7 @@ impl Judge {
         if is_batch {
             self.see("granted beside others");
         }
-        self.new_holds(pending, token, false, world)?;
+        self.new_holds(pending, token, true, world)?;
         must(!world.forbidden.contains(&pending.client), || format!("{owner:?} must not have {keys:?}"))
     }
 
@@ -152,6 +152,7 @@ impl Judge {
         let until = wait.filter(|&ms| ms != 0).map(|ms| world.time + ms * 1000);
         let asked = Pending { until, ..asked };
         let Pending { keys, owner, .. } = asked;
+        self.revoked(&asked, world);
         let owns: Vec<Option<Hold>> = keys.iter().map(|at| self.own(at, owner, world)).collect();
         let own = owns[0]
             .filter(|own| owns.iter().all(|other| other.is_some_and(|other| other.token == own.token)));
@@ -173,7 +174,7 @@ impl Judge {
                         .iter()
                         .any(|o| o.owner != owner || !o.keys.is_same_set(keys) || o.mode != how.mode);
                     // What is to be taken back is not free before it is.
-                    let is_held = self.live(at, world).any(|hold| hold.is_ownerless && hold.owner != owner);
+                    let is_held = self.live(at, world).any(|hold| hold.is_ownerless() && hold.owner != owner);
                     // Of many holders the pump ends those whose leases are over.
                     let is_left = world.server.leaves_ends_to_the_pump(at);
                     !others && !is_held && !is_left && self.is_free_for(at, owner, how.mode, world)
@@ -202,12 +203,13 @@ impl Judge {
             let Some(mut own) = self.own(at, asked.owner, world) else { continue };
             let is_longer = own.is_shorter(world.time, asked.lease_ms);
             self.see(if is_longer { "retried" } else { "retried, lease kept" });
-            if own.is_ownerless {
+            if own.is_ownerless() {
                 self.see("retried after an undelivered grant");
             }
             let is_down = (own.mode, asked.mode) == (Mode::Exclusive, Mode::Shared);
             let binding = if asked.binding.is_none() { own.binding } else { asked.binding };
-            own.heard(world.time, binding, Some(asked.client));
+            let was_ownerless = own.is_ownerless();
+            own.heard(world.time, binding, Some(asked.client), world.confirms);
             if is_longer {
                 own.last(world.time, asked.lease_ms);
             }
@@ -215,7 +217,8 @@ impl Judge {
                 own.mode = Mode::Shared;
                 self.see("downgraded");
             }
-            if how.is_reentrant {
+            // The owner was not told of what it has: it counts from here.
+            if how.is_reentrant && !was_ownerless {
                 own.count += 1;
                 self.see("held once more");
             }
@@ -246,7 +249,7 @@ impl Judge {
             }
         }
         self.see(if keys.len() > 1 { "granted several at once" } else { "granted at once" });
-        self.new_holds(asked, token, true, world)?;
+        self.new_holds(asked, token, false, world)?;
         Ok(())
     }
 
@@ -300,9 +303,12 @@ impl Judge {
         if same.is_some() { Ok(()) } else { self.will_not_wait_for_itself(&asked, world) }
     }
 
-    /// The place of the first of these keys that their owner holds.
+    /// The place of the first of these keys that their owner holds, if it is not to be revoked.
     fn first_own(&self, keys: Keys, owner: Name, world: &World) -> Option<usize> {
-        keys.iter().position(|at| self.own(at, owner, world).is_some())
+        let mut owns = keys.iter().map(|at| self.own(at, owner, world));
+        let first = owns.position(|own| own.is_some())?;
+        let own = keys.iter().nth(first).and_then(|at| self.own(at, owner, world));
+        own.filter(|own| !own.is_ownerless()).map(|_| first)
     }
 
     fn refused(&mut self, at: At, asked: &Pending, why: &Refusal, cycle: &[Link], world: &World) -> Verdict {
@@ -396,7 +402,8 @@ impl Judge {
             .promises
             .iter()
             .flat_map(|(&at, promises)| {
-                promises.iter().filter(|p| p.is_ownerless).map(move |p| (at, p.token))
+                let is_left = world.is_left_alone(at);
+                promises.iter().filter(move |p| p.is_ownerless() && !is_left).map(move |p| (at, p.token))
             })
             .collect();
         for (at, token) in ownerless {
@@ -436,7 +443,7 @@ impl Judge {
                     if promise.is_paused() { world.time + promise.lease_ms * 1000 } else { promise.until };
                 must(!is_live || until >= least, || format!("G2: {at} of {promise:?} ends at {until}"))?;
                 if let Some(read) = read {
-                    *promise = Hold { is_acknowledged: promise.is_acknowledged, ..read };
+                    *promise = read;
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! The words of the [stories](super::scenario): how inputs are read, and what came of them is told.
 
-use super::input::{Answered, Begun, How, Keys, Writes};
+use super::input::{Answered, How, Keys, Writes};
 use super::judge::Pending;
 use super::server::{At, Name};
 use crate::engine::tests::single::Record;
@@ -92,12 +92,6 @@ pub(super) fn answered(answer: &Answer) -> String {
         Answer::Moved(where_to) => where_to.clone(),
         Answer::TimedOut | Answer::Withdrawn | Answer::Replaced | Answer::Demoted => format!("{answer:?}"),
     }
-}
-
-/// What is to be confirmed, and what is undone if it is not.
-pub(super) fn unconfirmed(begun: &Begun) -> String {
-    let Begun { at, token, owner } = begun;
-    format!("{at} {token} of {owner}, one count")
 }
 
 /// A record as the stream has it.

@@ -6,14 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::asks::strike;
-use super::input::{Begun, InFlight, Input, Outcome, Reply, Writes};
+use super::input::{InFlight, Input, Outcome, Reply, Writes};
 use super::lowered;
 use super::reader::Reader;
 use super::server::{At, Key, Name, Outside, Server, name_of};
 use crate::engine::tests::single::Record;
 use crate::lock::codec::{SavedHold, SavedLock, read, write};
-use crate::lock::effect::PendingGrant;
 use crate::lock::table::Limits;
 use crate::lock::types::{LockKey, LockKeyBuf, Mode, Moment, Now, Token};
 
@@ -34,15 +32,15 @@ pub(super) struct Blocked {
 pub(super) struct World {
     pub(super) server: Server,
     pub(super) readers: Vec<Reader>,
-    /// Grants to those who waited, on their way to their clients.
+    /// Replies that tell of holds, on their way to their clients.
     pub(super) in_flight: Vec<InFlight>,
     pub(super) limits: Limits,
     pub(super) forbidden: BTreeSet<u64>,
     pub(super) writes: Writes,
     pub(super) quarantine_ms: u64,
     pub(super) confirms: bool,
-    /// What is not confirmed yet and its client waits for, in the order in which they began to wait.
-    pub(super) begun: Vec<Begun>,
+    /// The holds of which replies told that were sent in the running step.
+    pub(super) delivered: Vec<(At, Token)>,
     pub(super) elsewhere: BTreeSet<At>,
     /// Microseconds since the world began: the time that no server knows.
     pub(super) time: u64,
@@ -84,7 +82,7 @@ impl World {
             writes: Writes::Allowed,
             quarantine_ms: 0,
             confirms: false,
-            begun: Vec::new(),
+            delivered: Vec::new(),
             elsewhere: BTreeSet::new(),
             time: 0,
             blocked: BTreeMap::new(),
@@ -102,7 +100,6 @@ impl World {
         lowered::begin_step();
         self.refused.clear();
         let mut out = Outcome::default();
-        let mut before = self.unconfirmed();
         match *input {
             Input::Acquire { at, .. } | Input::Release { at, .. } | Input::Renew { at, .. }
                 if self.refuses(at) => {}
@@ -112,17 +109,18 @@ impl World {
             Input::Release { at, owner, token } => self.release(at, owner, token, &mut out)?,
             Input::Renew { .. } => self.renew(input, &mut out)?,
             Input::Fence(at) => self.fence(at, &mut out)?,
-            Input::Pump => {
-                before = self.pump(&mut out)?;
-                strike(&mut before, &out.undone);
+            Input::Pump => self.pump(&mut out)?,
+            Input::Confirmed => {
+                self.server.single.acknowledges();
+                self.drops_replies(&mut out, |world| world.server.single.looks_at_replicas());
+                self.send_answers();
             }
-            Input::Undo(begun) => self.undo(begun)?,
-            Input::Close(client) => self.close(client, &mut out),
-            Input::Unblock(client) => self.unblock(client),
+            Input::Close(client) => self.drops_replies(&mut out, |world| world.close(client)),
+            Input::Unblock(client) => self.unblock(client, &mut out),
             Input::Promote(reader) => self.promote(reader, &mut out)?,
             _ => self.happen(input, &mut out)?,
         }
-        self.collect(&mut out, &before)?;
+        self.collect(&mut out)?;
         Ok(out)
     }
 
@@ -161,7 +159,7 @@ impl World {
     }
 
     /// What came of a step is gathered.
-    fn collect(&mut self, out: &mut Outcome, before: &[Begun]) -> Result<(), String> {
+    fn collect(&mut self, out: &mut Outcome) -> Result<(), String> {
         for record in self.server.single.take_stream() {
             let replicas = self.readers.iter_mut().filter(|reader| !reader.is_of_file);
             replicas.for_each(|reader| reader.send(record.clone()));
@@ -175,11 +173,8 @@ impl World {
         for (db, name, event) in self.server.single.take_events() {
             out.events.push((At::new(db, name_of(&name)), event));
         }
-        self.answers(out)?;
-        let mut after = self.unconfirmed();
-        strike(&mut after, before);
-        out.begun = after;
-        Ok(())
+        out.delivered.append(&mut self.delivered);
+        self.answers(out)
     }
 
     /// What happens to keys, clocks and readers, and is not asked of the core.
@@ -264,11 +259,6 @@ impl World {
                 self.confirms = confirms;
                 single.set_confirms(confirms);
             }
-            Input::Confirmed => {
-                single.acknowledges();
-                drop(single.looks_at_replicas());
-                self.send_answers();
-            }
             Input::Writes(writes) => {
                 self.writes = writes;
                 self.was_open &= writes == Writes::Allowed;
@@ -287,31 +277,31 @@ impl World {
         Ok(())
     }
 
-    /// A turn of the event loop: answers reach their clients, then the pump runs. Returns what was not confirmed before
-    /// that.
-    fn pump(&mut self, out: &mut Outcome) -> Result<Vec<Begun>, String> {
-        let to_undo = self.server.single.looks_at_replicas();
-        let before = self.unconfirmed();
+    /// A turn of the event loop: answers reach their clients, then the pump runs.
+    fn pump(&mut self, out: &mut Outcome) -> Result<(), String> {
+        self.drops_replies(out, |world| world.server.single.looks_at_replicas());
         self.send_answers();
-        if self.writes == Writes::Allowed {
-            out.undone = to_undo.iter().flat_map(Self::begun_of).collect();
-        }
         for &at in &self.elsewhere {
             if self.writes != Writes::Paused
-                && self.server.saved(at).is_some_and(|saved| !self.is_all_live(at, &saved))
+                && self.server.saved(at).is_some_and(|saved| self.has_ended(at, &saved))
             {
                 self.postponed.insert(at, self.time + LOOK_AGAIN_MS * 1000);
             }
         }
         self.was_open = self.writes == Writes::Allowed;
         if self.server.single.pump() {
-            return Ok(before);
+            return Ok(());
         }
         Err("G3, G6: the pump never comes to an end".to_owned())
     }
 
-    fn is_all_live(&self, at: At, saved: &SavedLock) -> bool {
-        saved.holds.iter().all(|hold| self.server.is_live(at, hold.token))
+    /// Whether a lease is over here, or a hold is to be revoked.
+    fn has_ended(&self, at: At, saved: &SavedLock) -> bool {
+        let is_to_revoke = |token| match self.server.keys.get(&at) {
+            Some(&Key::Lock(lock)) => self.server.table().outstanding(lock, token) == Some(0),
+            _ => false,
+        };
+        saved.holds.iter().any(|hold| !self.server.is_live(at, hold.token) || is_to_revoke(hold.token))
     }
 
     /// A payload comes from another server.
@@ -448,12 +438,5 @@ impl World {
 
     pub(super) fn at_of(lock_key: &LockKeyBuf) -> At {
         Self::at(lock_key.as_key())
-    }
-
-    /// What the engine would undo here, in the words of the tests.
-    pub(super) fn begun_of(pending: &PendingGrant) -> Option<Begun> {
-        let PendingGrant { lock_key, token, undo, .. } = pending;
-        let (at, token, owner) = (Self::at_of(lock_key), *token, name_of(&undo.owner));
-        (!undo.is_nothing()).then_some(Begun { at, token, owner })
     }
 }

@@ -176,11 +176,7 @@ impl Replica {
             }
             Task::Expire(_, id) => self.table.lost(self.now.boot, id, self.now.boot.plus_ms(1_000)),
             Task::Settle(at) => self.settle(&at.name, None),
-            Task::AskAgain
-            | Task::Multi(_)
-            | Task::ReplicateAgain(..)
-            | Task::TakeBack(..)
-            | Task::Undo(..) => {}
+            Task::AskAgain | Task::Multi(_) | Task::ReplicateAgain(..) | Task::Revoke(..) => {}
         }
     }
 

@@ -71,6 +71,9 @@ HOLDS = {
     "SHARED": "a shared hold, of all named keys under one token",
     "LIMIT": "one of n permits (`LIMIT n`)",
     "some": "an exclusive hold of some of the keys that are named, or of all under several tokens",
+    "exclusive-revoked": "an exclusive hold that is to be revoked: nobody was told of it, and no reply is outstanding",
+    "SHARED-revoked": "a shared hold that is to be revoked",
+    "LIMIT-revoked": "one of n permits that is to be revoked",
     "wait": "a request that waits (`BLOCK`) or a position that is kept (`QUEUE`), while another owner holds",
 }
 
@@ -95,6 +98,8 @@ REPLIES = {
     "1": "1: done.",
     "0": "0: nothing is held.",
     "X": "An error: only the token of an exclusive hold can be raised.",
+    "g": "A new token: the hold is revoked first, and then the request is decided like anybody's.",
+    "C": "An error that names `redislock.confirm`, where replicas confirm grants.",
     "n": "nil; the wait and the position stay.",
 }
 
@@ -105,6 +110,9 @@ exclusive  t         d      K     K           t        H               1     1
 SHARED     H         t      K     K           H        t               1     X
 LIMIT      K         K      t     K           K        K               1     X
 some       t         d      K     K           H        H               1     1
+exclusive-revoked t g   g     g           t        g               1     C
+SHARED-revoked g    t      g     g           g        t               1     C
+LIMIT-revoked g     g      t     g           g        g               1     C
 wait       n         n      K     K           n        n               0     0
 """
 

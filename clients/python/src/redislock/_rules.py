@@ -196,7 +196,7 @@ class Wanted:
 
     def hears(self, reply: object) -> None:
         """Notes what was answered to the latest request."""
-        is_refused = isinstance(reply, ReplyError) and not str(reply).startswith("NOREPLICAS")  # which undoes it later
+        is_refused = isinstance(reply, ReplyError) and not str(reply).startswith("NOREPLICAS")  # then it may be held
         self.is_grantable = not (reply is None or is_refused)
 
     def doubt(self) -> None:

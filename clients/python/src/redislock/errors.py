@@ -111,7 +111,7 @@ class QuarantineError(ServerRefusedError):
 
 
 class NotConfirmedError(ServerRefusedError):
-    """Too few replicas confirmed the grant, which was undone."""
+    """Too few replicas confirmed the grant: the owner may or may not hold the lock."""
 
 
 class ModuleMissingError(ServerRefusedError):

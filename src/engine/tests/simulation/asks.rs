@@ -233,8 +233,7 @@ impl Group {
         }
         match (said, outcome) {
             (Said::Now(parts), _) => self.tell(request, Sent::of(&request, &parts)?),
-            (Said::Later(handle), Outcome::Granted(token)) => {
-                self.note_granted(n, handle, &request, token);
+            (Said::Later(handle), Outcome::Granted(_)) => {
                 self.nodes[n].pending.push(Blocked { handle, request });
                 Ok(())
             }

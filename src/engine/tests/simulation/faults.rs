@@ -38,7 +38,7 @@ impl Group {
         if !self.nodes[n].runs() {
             return Ok(());
         }
-        let is_waited_for = self.nodes[n].world.sim.with(|state| !state.confirm.all.is_over()) == Some(true);
+        let is_waited_for = self.nodes[n].world.sim.with(|state| !state.confirm.all.is_empty()) == Some(true);
         // What is not confirmed yet is then over in another way.
         let is_off = is_waited_for && self.random.percent(60);
         let setting = if is_off { 0 } else { self.random.of(&[0, 0, 1, 2]) };

@@ -174,7 +174,7 @@ fn bugs_that_are_put_back_are_seen() {
         Rule::LeaverWakes,
         Rule::AnsweredOnce,
         Rule::Forgotten,
-        Rule::UndoneFirst,
+        Rule::Revoke,
         Rule::AskedOutside,
         Rule::SentAwayLater,
         Rule::BesideReservations,

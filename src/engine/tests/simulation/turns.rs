@@ -15,7 +15,6 @@ use crate::command::error::{GRANT_UNCONFIRMED, RENEWAL_UNCONFIRMED};
 use crate::engine::server::Server;
 use crate::engine::{confirm, events};
 use crate::lock::effect::Event;
-use crate::lock::types::Token;
 
 /// More turns than anything takes that is due at once.
 const TURNS_MAX: usize = 1_000;
@@ -258,10 +257,9 @@ impl Group {
             }
             self.judge_end(&request, fate)?;
             match fate {
-                Fate::Granted(token) => {
+                Fate::Granted(_) => {
                     self.see(Point::GrantedOutOfQueue);
                     self.granted(&mut request, true);
-                    self.note_granted(n, handle, &request, token);
                 }
                 Fate::Moved => self.see(Point::SentOn),
                 Fate::TimedOut => self.see(Point::TimedOut),
@@ -271,14 +269,6 @@ impl Group {
             self.nodes[n].pending.push(Blocked { handle, request });
         }
         Ok(())
-    }
-
-    /// Where it has to be confirmed: what is to be gone when its client is told so.
-    pub(super) fn note_granted(&mut self, n: usize, handle: u64, request: &Request, token: Token) {
-        if self.nodes[n].holds_back() {
-            let lock_keys = request.keys.iter().map(|at| at.lock_key().to_owned()).collect();
-            self.nodes[n].world.sim.inside.borrow_mut().granted.insert(handle, (lock_keys, token));
-        }
     }
 
     /// What blocked clients were sent.

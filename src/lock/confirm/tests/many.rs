@@ -6,8 +6,7 @@ use super::*;
 fn of_many_that_fail_together_some_are_over_at_a_time() {
     for is_lost in [true, false] {
         let mut all = primary(&[("a", 0), ("b", 0)]);
-        let waits: Vec<_> =
-            (0..5).map(|_| all.wait(at(1), at(50), ALL, vec![]).expect("both are there")).collect();
+        let waits: Vec<_> = (0..5).map(|_| all.wait(at(1), at(50), ALL).expect("both are there")).collect();
         all.sent(40);
         let mut now = at(50);
         if is_lost {
@@ -30,7 +29,7 @@ fn of_many_that_fail_together_some_are_over_at_a_time() {
 #[test]
 fn who_was_hopeless_is_confirmed_if_nobody_is_needed_any_more() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
-    let waits = [1, 2].map(|_| all.wait(at(1), at(50), ALL, vec![]).expect("both are there"));
+    let waits = [1, 2].map(|_| all.wait(at(1), at(50), ALL).expect("both are there"));
     all.sent(40);
     all.see(at(2), &seen(&[("a", 0)]));
     assert_eq!(all.take_some_over(at(2), 9, 1), [(waits[0], Verdict::Failed)]);
@@ -42,15 +41,14 @@ fn who_was_hopeless_is_confirmed_if_nobody_is_needed_any_more() {
 #[test]
 fn what_is_gone_is_not_what_comes_after_it() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
-    let before = all.wait(at(1), at(50), ALL, vec![]).expect("both are there");
+    let before = all.wait(at(1), at(50), ALL).expect("both are there");
     all.drop_all();
     all.begin(at(2));
     all.see(at(2), &seen(&[("a", 0), ("b", 0)]));
-    let after = all.wait(at(2), at(50), ALL, vec![]).expect("both are there");
+    let after = all.wait(at(2), at(50), ALL).expect("both are there");
     all.sent(40);
     assert!(all.is_gone(before) && !all.is_gone(after));
     all.leave(before);
-    assert!(!all.has_undo());
     all.see(at(3), &seen(&[("a", 40), ("b", 40)]));
     assert_eq!(all.take_over(at(3)), [(after, Verdict::Confirmed)]);
     assert_eq!(all.take_gone(), Some(before));

@@ -1,0 +1,121 @@
+//! Holds whose owners were not told of them yet: each is delivered or revoked (G8).
+//!
+//! A hold that begins for a client that is answered later is undelivered until a reply that tells of it was sent. A reply
+//! of this kind is outstanding until it is sent, dropped or not confirmed. When the last one is gone and none was sent, the
+//! hold is to be revoked: the pump ends it as a release does. Whether that is still so is decided then. Until then its
+//! owner may ask for it again, and so adopts it.
+//!
+//! What is kept here belongs to one hold, by its token and its record. A hold that comes to the same key by a payload, a
+//! slot or a file is another one, and delivered, as are all of which nothing is kept.
+
+use super::state::*;
+use super::undelivered::Fate;
+
+impl Table {
+    /// The owner of this hold asked for it again or renewed it, and is told so: at once, or when replicas have it.
+    pub(super) fn note_asked_again(&mut self, holder: LockId, client: Option<ClientId>) {
+        self.locks.note_shown(holder, client);
+        if let Some(token) = self.locks.hold(holder).map(|hold| hold.token())
+            && let Some(fate) = self.undelivered.of(token, holder)
+        {
+            if self.confirms {
+                fate.outstanding += 1;
+            } else {
+                self.undelivered.forget(token, |hold| hold == holder);
+            }
+        }
+    }
+
+    /// Nothing is kept of this hold from here on: it is delivered.
+    pub(super) fn note_delivered(&mut self, token: Token, holder: LockId) {
+        self.undelivered.forget(token, |hold| hold == holder);
+    }
+
+    /// A hold goes on by another record.
+    pub(super) fn note_moved(&mut self, token: Token, from: LockId, to: LockId) {
+        if let Some(fate) = self.undelivered.of(token, from) {
+            fate.hold = to;
+        }
+    }
+
+    /// A reply was sent that tells its owner of this hold.
+    pub fn delivered(&mut self, lock_key: LockKey<'_>, token: Token) {
+        if let Some(holder) = self.undelivered_at(lock_key, token) {
+            self.note_delivered(token, holder);
+        }
+    }
+
+    /// A reply that was to tell of this hold is never sent. If it was the last one, the pump is to revoke the hold, before
+    /// it looks at anything else.
+    pub fn dropped(&mut self, lock_key: LockKey<'_>, token: Token) {
+        if let Some(holder) = self.undelivered_at(lock_key, token)
+            && let Some(fate) = self.undelivered.of(token, holder)
+        {
+            fate.outstanding = fate.outstanding.saturating_sub(1);
+            if fate.outstanding == 0 || sabotage::removes(Rule::Outstanding) {
+                self.to_revoke.push_back(Task::Revoke(lock_key.to_owned(), token));
+            }
+        }
+    }
+
+    /// The undelivered hold with this token at this key. Forgets those of its grant that have ended.
+    fn undelivered_at(&mut self, lock_key: LockKey<'_>, token: Token) -> Option<LockId> {
+        if self.undelivered.0.is_empty() {
+            return None;
+        }
+        self.forget_ended(token);
+        let locks = &self.locks;
+        let mut fates = self.undelivered.0.get(&token)?.iter();
+        fates.find(|fate| locks.get(fate.hold).is_some_and(|lock| lock.is_at(lock_key))).map(|fate| fate.hold)
+    }
+
+    /// Whether this hold is to be revoked, unless its owner asks for it again before.
+    pub(super) fn is_to_revoke(&mut self, token: Token, holder: LockId) -> bool {
+        let is_told = |fate: &Fate| fate.outstanding > 0 && !sabotage::removes(Rule::Outstanding);
+        self.undelivered.of(token, holder).is_some_and(|fate| !is_told(fate))
+            && !sabotage::removes(Rule::Revoke)
+    }
+
+    /// Forgets what is kept of holds of this grant that have ended.
+    pub fn forget_ended(&mut self, token: Token) {
+        let locks = &self.locks;
+        self.undelivered.forget(token, |id| locks.hold(id).is_none_or(|hold| hold.token() != token));
+    }
+
+    /// What is left of the lease of a grant that was not delivered yet, in milliseconds.
+    #[must_use]
+    pub fn left_of_undelivered(&self, now: Moment, token: Token) -> Option<u64> {
+        let holds = self.undelivered.0.get(&token)?.iter().filter_map(|fate| self.locks.hold(fate.hold));
+        holds.map(|hold| hold.left_ms(now)).min()
+    }
+
+    /// Tells what is wrong with what is kept of undelivered holds, if anything is: one that is to be revoked must not be
+    /// forgotten.
+    pub(super) fn check_undelivered(&self) -> Result<(), String> {
+        let tasks = || self.to_revoke.iter().chain(self.put_off.iter());
+        for (&token, fates) in &self.undelivered.0 {
+            for fate in fates.iter().filter(|fate| fate.outstanding == 0) {
+                let is_noted = tasks().any(|task| matches!(task, Task::Revoke(_, noted) if *noted == token));
+                let is_there = self.locks.hold(fate.hold).is_some_and(|hold| hold.token() == token);
+                if is_there && !is_noted {
+                    return Err(format!("{token:?} is to be revoked, and nobody knows"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many replies are outstanding that tell of this hold; `None`: it is delivered. For tests.
+    #[cfg(test)]
+    pub fn outstanding(&self, lock: LockId, token: Token) -> Option<u32> {
+        let (holder, _) = self.locks.hold_with(lock, token)?;
+        let fate = self.undelivered.0.get(&token)?.iter().find(|fate| fate.hold == holder)?;
+        Some(fate.outstanding)
+    }
+
+    /// Of how many grants it is not known yet whether their owners learn of them. For tests.
+    #[cfg(test)]
+    pub fn undelivered(&self) -> usize {
+        self.undelivered.0.len()
+    }
+}
