@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import redis.asyncio
 import redislock
 import redislock.redlock
 
+from .servers import eventually
 from .test_release import locks_of
 
 #: What closing may take on a busy machine; with 20 holds one behind the other it took 40 seconds and more.
@@ -188,3 +190,115 @@ def test_locks_of_asyncio_need_no_executor_of_the_loop(server: Any) -> None:
             await (await others.lock("k", wait=5).acquire()).release()
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_closing_waits_for_bodies_and_gives_up_nothing_that_one_works_under(
+    client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    locks, inside, ends = redislock.Locks(client, lease=60), threading.Barrier(3), threading.Event()
+    seen: list[tuple[str, bool]] = []
+
+    def body(name: str, waits: Callable[[redislock.Hold], object]) -> None:
+        with contextlib.suppress(redislock.LockLostError), locks.lock(name) as hold:
+            inside.wait(30)
+            waits(hold)
+            seen.append((name, bool(client.exists(name))))
+
+    def told(hold: redislock.Hold) -> None:
+        hold.wait_until_lost(30)
+        time.sleep(0.3)
+
+    threads = [
+        threading.Thread(target=body, args=["told", told]),
+        threading.Thread(target=body, args=["deaf", lambda hold: ends.wait(60)]),
+    ]
+    for thread in threads:
+        thread.start()
+    inside.wait(30)
+    idle = locks.lock("idle").acquire()
+    began = time.monotonic()
+    locks.close(3)
+    assert time.monotonic() - began < 30 and idle.lost == "close"
+    assert seen == [("told", True)], "it has ended under its lock"
+    assert not client.exists("told", "idle") and client.exists("deaf")
+    said = [record.getMessage() for record in caplog.records if "closed while" in record.getMessage()]
+    assert said == ["closed while the program works under deaf, which its lease ends"]
+    locks.close()
+    ends.set()
+    for thread in threads:
+        thread.join(30)
+    eventually(lambda: not client.exists("deaf"), "its own end gives it up")
+
+
+def test_a_body_that_closes_its_own_locks_is_not_waited_for(client: redis.Redis, server: Any) -> None:
+    locks = redislock.Locks(client, lease=60)
+    began = time.monotonic()
+    with pytest.raises(redislock.LockLostError, match="close"), locks.lock("k"):
+        locks.close(30)
+        assert time.monotonic() - began < 20 and not client.exists("k")
+
+    async def run() -> None:
+        other = redis.asyncio.Redis(port=server.port)
+        async with other, redislock.AsyncLocks(other, lease=60) as made:
+            with pytest.raises(redislock.LockLostError, match="close"):
+                async with made.lock("k"):
+                    await made.close(30)
+                    assert time.monotonic() - began < 40 and not client.exists("k")
+
+    asyncio.run(run())
+
+
+def test_asyncio_closing_waits_for_bodies(server: Any, client: redis.Redis) -> None:
+    async def run() -> None:
+        other = redis.asyncio.Redis(port=server.port)
+        async with other, redislock.AsyncLocks(other, lease=60) as locks:
+            inside = asyncio.Event()
+
+            async def body() -> bool:
+                try:
+                    async with locks.lock("k"):
+                        try:
+                            inside.set()
+                            await asyncio.sleep(60)
+                        finally:
+                            await asyncio.sleep(0.3)
+                            held = client.exists("k")
+                except redislock.LockLostError as lost:
+                    assert lost.reason == "close"
+                return bool(held)
+
+            task = asyncio.create_task(body())
+            await inside.wait()
+            await locks.close(30)
+            assert await task, "it was held until its body had ended"
+            assert not client.exists("k")
+
+    asyncio.run(asyncio.wait_for(run(), 50))
+
+
+def test_closing_at_once_asks_no_server(meddler: Any, client: redis.Redis) -> None:
+    locks = redislock.Locks(redis.Redis(port=meddler.port), lease=60)
+    hold = locks.lock("k").acquire()
+    locks.close(0)
+    assert hold.lost == "close" and client.exists("k") and not meddler.calls("LOCK.RELEASE")
+    client.delete("k")
+
+
+def test_a_program_that_closes_and_ends_leaves_nothing_that_a_block_held(server: Any, client: redis.Redis) -> None:
+    program = (
+        "import redis, redislock, sys, threading, time\n"
+        "locks = redislock.Locks(redis.Redis(port=int(sys.argv[1])), lease=60)\n"
+        "inside = threading.Event()\n"
+        "def work():\n"
+        "    with locks.lock('k'):\n"
+        "        inside.set()\n"
+        "        time.sleep(600)\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "inside.wait()\n"
+        "locks.close(1)\n"
+        "print(redis.Redis(port=int(sys.argv[1])).exists('k'))\n"
+    )
+    command = [sys.executable, "-c", program, str(server.port)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert ran.stdout == "1\n", ran.stderr
+    assert not client.exists("k")

@@ -420,8 +420,11 @@ class Core(Keeper):
         told = await self.request(b"", ("HELLO",), clock() + WAIT_MARGIN)
         return version_of(told.reply, named(self.address(b"")))
 
-    async def close(self, until: float, *, gives_up: bool = True) -> None:
-        await self._end_all(until, gives_up)
+    async def close(self, until: float, by: tuple[int, int] | None = None, *, gives_up: bool = True) -> None:
+        await self._end_all(until, by, gives_up)
+
+    async def disconnect(self, until: float) -> None:
+        await super().disconnect(until)
         self.servers.close()
 
 

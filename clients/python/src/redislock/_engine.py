@@ -216,8 +216,11 @@ class Engine:
         return all(reply == 1 for reply in replies)
 
 
-def close_all(engines: Sequence[Engine], timeout: float) -> None:
-    """Gives up all holds and all waits, ends all connections: side by side, in `timeout` seconds."""
+def close_all(engines: Sequence[Engine], timeout: float, by: tuple[int, int] | None = None) -> None:
+    """Gives up all holds and all waits, ends all connections: side by side, in `timeout` seconds.
+
+    by: the thread and task that waits for the bodies of all others.
+    """
     inherited.extend(engine for engine in engines if engine.pid != os.getpid())
     ours = [engine for engine in engines if engine.pid == os.getpid()]
     for engine in ours:
@@ -227,13 +230,13 @@ def close_all(engines: Sequence[Engine], timeout: float) -> None:
         until = clock() + timeout
         try:
             # A hook that waits holds up the event loop.
-            ours[0].background.run(_close_each(ours, until), timeout + LONGEST_PAUSE)
+            ours[0].background.run(_close_each(ours, until, by), timeout + LONGEST_PAUSE)
         except TimeoutError:
             logger.warning("closing was cut short after %g s", timeout)
 
 
-async def _close_each(engines: Sequence[Engine], until: float) -> None:
-    await asyncio.gather(*(engine.core.close(until) for engine in engines))
+async def _close_each(engines: Sequence[Engine], until: float, by: tuple[int, int] | None) -> None:
+    await asyncio.gather(*(engine.core.close(until, by) for engine in engines))
 
 
 def close_later(engines: list[Engine]) -> None:

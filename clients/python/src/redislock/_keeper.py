@@ -47,6 +47,11 @@ class _Kept:
     #: Until when the server may have it, after it was forgotten or lost.
     left_until: float = _NEVER
 
+    def is_worked_under(self, by: tuple[int, int]) -> bool:
+        """Whether a body of another thread or task than this one runs under it."""
+        hold = self.hold()
+        return hold is not None and hold._has_block and self.wanted.by != by
+
 
 class Keeper(ABC):
     """Renews all holds of a process or of an event loop, and ends those whose deadline is over."""
@@ -64,7 +69,7 @@ class Keeper(ABC):
         self._acquiring = 0
         #: Threads that take a lock, until the hold is kept.
         self.taking: set[object] = set()
-        self._is_closing = False
+        self._is_closing = self._is_over = False
         #: What was said in the log of waits, and when.
         self.said: dict[str, float] = {}
 
@@ -137,8 +142,11 @@ class Keeper(ABC):
         """Whether all was still held, as far as one knows. What fails goes on in the background, unless it cannot."""
 
     @abstractmethod
-    async def close(self, until: float, *, gives_up: bool = True) -> None:
-        """Gives up all holds and waits, ends all connections. It has ended by then, whatever the servers do."""
+    async def close(self, until: float, by: tuple[int, int] | None = None, *, gives_up: bool = True) -> None:
+        """Gives up all holds and waits, ends all connections. It has ended by then, whatever the servers do.
+
+        by: the thread and task that waits for the bodies of all others; without it, bodies are not waited for.
+        """
 
     def close_later(self) -> None:
         """Ends the connections of locks that nobody has any more. Somebody may still work under a lease."""
@@ -159,19 +167,48 @@ class Keeper(ABC):
             self.call_waiters()
             await asyncio.sleep(PAUSE)
 
-    def end_holds(self) -> list[tuple[Wanted, int]]:
+    def end_holds(self) -> list[_Kept]:
         """Ends all holds; returns what the servers may still have, also of what was forgotten or lost before."""
         for hold in self.holds:
             hold._lose("close")
-        return [(kept.wanted, kept.token) for kept in list(self._left.values()) if clock() < kept.left_until]
+        return [kept for kept in list(self._left.values()) if clock() < kept.left_until]
 
-    async def _end_all(self, until: float, gives_up: bool) -> None:
-        """Ends all holds, waits and work; gives up what the servers may still have if that is wanted, side by side."""
+    async def _end_all(self, until: float, by: tuple[int, int] | None, gives_up: bool) -> None:
+        """Ends all holds, waits and work; gives up what the servers may still have if that is wanted, side by side.
+
+        What a body works under is given up when that ends, or by its lease.
+        """
+        bodies_until = until - (until - clock()) / 5
         await self._stop_waiting(min(until, clock() + WAIT_MARGIN))
         left = self.end_holds()
-        if gives_up:
-            await asyncio.gather(*(self._release_at_end(wanted, token, until) for wanted, token in left))
+        working = {kept.number: kept for kept in left if by is not None and kept.is_worked_under(by)}
+        if gives_up and clock() < until:
+            idle = [kept for kept in left if kept.number not in working]
+            await asyncio.gather(*(self._release_at_end(kept.wanted, kept.token, until) for kept in idle))
+        while True:
+            late = working.keys() & self._left.keys()
+            if not late or clock() >= bodies_until:
+                break
+            await asyncio.sleep(PAUSE)
+        if late:
+            names = ", ".join(working[number].wanted.all_names for number in sorted(late))
+            logger.warning("closed while the program works under %s, which its lease ends", names)
         await self._stop(until)
+        if late:
+            self.begin(self._end_late(late))
+        else:
+            await self.disconnect(until)
+
+    async def _end_late(self, late: set[int]) -> None:
+        """Keeps the connections while a body works, or until its lease is over: its end gives the lock up, or the
+        program's does."""
+        while any(number in self._left and clock() < self._left[number].left_until for number in late):  # noqa: ASYNC110
+            await asyncio.sleep(LONGEST_PAUSE)
+        await self.disconnect(clock() + WAIT_MARGIN)
+
+    async def disconnect(self, until: float) -> None:
+        """Ends all connections, and makes no new ones."""
+        self._is_over = True
 
     async def _release_at_end(self, wanted: Wanted, token: int, until: float) -> None:
         failure = "no time was left"
@@ -209,7 +246,7 @@ class Keeper(ABC):
 
     def give_up_left(self, hold: BaseHold) -> None:
         """Gives up what the server may still have of a lost hold, whose user has stopped. Any thread may call this."""
-        if not self._is_closing and self._left.pop(hold._number, None) is not None:
+        if not self._is_over and self._left.pop(hold._number, None) is not None:
             self.soon(self.abandon, hold._wanted, hold.token)
 
     @property

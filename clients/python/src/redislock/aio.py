@@ -44,6 +44,7 @@ from ._rules import (
     check_seconds,
     check_whole,
     clock,
+    running,
     shown,
 )
 from .errors import FencedError, LockLostError, LocksClosedError, LockTimeoutError, RedislockError, about
@@ -339,11 +340,11 @@ class AsyncLocks(Kinds[AsyncLock]):
         return await self._core().ping()
 
     async def close(self, timeout: float = CLOSE) -> None:
-        """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
+        """Ends all holds, waits and connections, in `timeout` seconds. Nothing can be taken afterwards.
 
-        A hold that was not given up is lost, with the reason "close". It takes no longer than `timeout` seconds: what
-        the servers have not given up by then ends with its lease. If the event loop has ended, nothing can be
-        given up any more: leases end what is left.
+        A hold is lost then, with the reason "close", and is given up: one that a block of another task works under when
+        that has ended, or by its lease. The same is true of what no server answers for, and of all if the event loop
+        has ended.
         """
         check_seconds("timeout", timeout, 0.0)
         kept = self._kept
@@ -356,7 +357,7 @@ class AsyncLocks(Kinds[AsyncLock]):
         if kept.loop.is_closed():
             kept.end_holds()
         else:
-            await kept.close(clock() + timeout)
+            await kept.close(clock() + timeout, running())
 
     async def __aenter__(self) -> AsyncLocks:
         return self
@@ -433,7 +434,7 @@ class AsyncLeader(Local):
             await self._lead(hold)
 
     async def _lead(self, hold: AsyncHold) -> None:
-        self._hold, failed, hold._may_detach = hold, False, False
+        self._hold, failed, hold._may_detach, hold._has_block = hold, False, False, True
         work = asyncio.ensure_future(self._call(self._on_elected, hold))
         loss = asyncio.ensure_future(hold.until_lost())
         try:

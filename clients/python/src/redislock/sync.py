@@ -48,6 +48,7 @@ from ._rules import (
     check_seconds,
     check_whole,
     clock,
+    running,
     shown,
 )
 from .errors import FencedError, LockLostError, LocksClosedError, LockTimeoutError, RedislockError, about
@@ -335,17 +336,17 @@ class Locks(Kinds[Lock]):
         return engine.background.run(ask(engine.core))
 
     def close(self, timeout: float = CLOSE) -> None:
-        """Gives up all holds and all waits, ends all connections. Nothing can be taken afterwards.
+        """Ends all holds, waits and connections, in `timeout` seconds. Nothing can be taken afterwards.
 
-        A hold that was not given up is lost, with the reason "close". It takes no longer than `timeout` seconds: what
-        the servers have not given up by then ends with its lease.
+        A hold is lost then, with the reason "close", and is given up: one that a block of another thread works under
+        when that has ended, or by its lease. The same is true of what no server answers for.
         """
         check_seconds("timeout", timeout, 0.0)
         for engine in self._engines:
             engine.background.refuse_itself()
         self._is_closed = True
         engines, self._engines[:] = list(self._engines), []
-        close_all(engines, timeout)
+        close_all(engines, timeout, running())
 
     def __enter__(self) -> Locks:
         return self
@@ -444,7 +445,7 @@ class Leader(Local):
 
     def _lead(self, hold: Hold) -> None:
         self._changed.clear()
-        hold._may_detach = False
+        hold._may_detach, hold._has_block = False, True
         hold.on_lost(lambda _: self._changed.set())
         self._hold, self._has_failed = hold, False
         if self._on_elected is not None:
