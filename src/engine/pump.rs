@@ -379,7 +379,7 @@ fn postpone<S: Server>(server: &S, now: Now, task: &Task) {
 /// The slot of this key is not ours, or not known to be: what is to be done for a hold is tried again, as long as that is
 /// here. The key of a slot that has left for good will be deleted.
 fn put_off<S: Server>(server: &S, now: Now, name: S::Name<'_>, task: &Task) {
-    let (Task::Revoke(_, token) | Task::ReplicateAgain(_, token)) = task else {
+    let (Task::Revoke(lock_key, token) | Task::ReplicateAgain(lock_key, token)) = task else {
         return postpone(server, now, task);
     };
     let existing = server.open(name, To::Read).existing();
@@ -388,7 +388,7 @@ fn put_off<S: Server>(server: &S, now: Now, name: S::Name<'_>, task: &Task) {
         if state.table.to_replicate(existing, *token).is_some() {
             state.table.put_off(task.clone(), at);
         } else {
-            state.table.forget_ended(*token);
+            state.table.forget_gone(lock_key.as_key(), *token, None);
         }
     });
 }

@@ -1,9 +1,10 @@
 //! A lock whose grant waits for replicas leaves with its slot, and comes back. Its owner may have been told of it where it
 //! was meanwhile.
 
-use super::inside::{Slot, Told};
+use super::inside::{Slot, Told, Value};
 use super::revoked::{is_refused, passes, that_confirms};
 use super::world::{World, at, words};
+use crate::engine::values;
 
 /// Alice has a grant that nobody has confirmed, under this token.
 fn granted() -> (World, u64, String) {
@@ -48,6 +49,7 @@ fn a_grant_that_nobody_confirms_is_not_revoked_when_its_lock_has_come_back() {
         assert!(is_refused(&world, grant));
         passes(&mut world, 5_000);
         assert!(holds(&world), "{is_streamed}");
+        assert_eq!(world.sim.state().table.undelivered(), 0);
     }
 }
 
@@ -62,5 +64,27 @@ fn what_could_not_be_revoked_in_time_is_not_revoked_when_its_lock_has_come_back(
         comes_back(&mut world, &payload, &token, is_streamed);
         passes(&mut world, 5_000);
         assert!(holds(&world), "{is_streamed}");
+        assert_eq!(world.sim.state().table.undelivered(), 0);
+    }
+}
+
+#[test]
+fn nothing_is_kept_of_a_hold_whose_lock_came_back_before_the_old_one_was_freed() {
+    for is_streamed in [false, true] {
+        let (mut world, _, token) = granted();
+        world.sim.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
+        passes(&mut world, 1_001);
+        assert!(world.sim.state().table.has_put_off(), "its key is still here");
+        let payload = world.dump(&at(0, "k")).expect("it is there");
+        let old = world.sim.inside.borrow_mut().keys.remove(&at(0, "k")).expect("it is there");
+        let Value::Lock(lock) = old.value else { panic!("{:?}", old.value) };
+        values::unlinked(&world.sim, lock);
+        world.leave_to_thread(std::iter::once(old.value));
+        comes_back(&mut world, &payload, &token, is_streamed);
+        passes(&mut world, 5_000);
+        world.free_late();
+        passes(&mut world, 1);
+        assert!(holds(&world), "{is_streamed}");
+        assert_eq!(world.sim.state().table.undelivered(), 0, "{is_streamed}");
     }
 }

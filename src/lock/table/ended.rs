@@ -143,7 +143,7 @@ impl Table {
         if let Some(holder) = held.filter(|&holder| self.is_to_revoke(token, holder)) {
             self.revoke_hold(now.boot, &mut ctx, (token, holder), fx);
         }
-        self.forget_ended(token);
+        self.forget_gone(key_ref.lock_key, token, held);
         self.admit_queue(now, &mut ctx, admission, fx);
         self.step(&ctx, ())
     }

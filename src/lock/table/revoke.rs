@@ -21,14 +21,14 @@ impl Table {
             if self.confirms {
                 fate.outstanding += 1;
             } else {
-                self.undelivered.forget(token, |hold| hold == holder);
+                self.undelivered.forget(token, |fate| fate.hold == holder);
             }
         }
     }
 
     /// Nothing is kept of this hold from here on: it is delivered.
     pub(super) fn note_delivered(&mut self, token: Token, holder: LockId) {
-        self.undelivered.forget(token, |hold| hold == holder);
+        self.undelivered.forget(token, |fate| fate.hold == holder);
     }
 
     /// A hold goes on by another record.
@@ -77,9 +77,20 @@ impl Table {
     }
 
     /// Forgets what is kept of holds of this grant that have ended.
-    pub fn forget_ended(&mut self, token: Token) {
+    fn forget_ended(&mut self, token: Token) {
         let locks = &self.locks;
-        self.undelivered.forget(token, |id| locks.hold(id).is_none_or(|hold| hold.token() != token));
+        self.undelivered.forget(token, |fate| locks.hold(fate.hold).is_none_or(|hold| hold.token() != token));
+    }
+
+    /// The pump has looked for a hold of this grant at this key, and has found this one. Forgets those that have ended, and
+    /// those that were to be revoked here and are not this one: their lock has left the key, though perhaps it is not freed
+    /// yet.
+    pub fn forget_gone(&mut self, lock_key: LockKey<'_>, token: Token, found: Option<LockId>) {
+        self.forget_ended(token);
+        let locks = &self.locks;
+        let was_here = |id| locks.get(id).is_some_and(|lock| lock.is_at(lock_key));
+        self.undelivered
+            .forget(token, |fate| fate.outstanding == 0 && Some(fate.hold) != found && was_here(fate.hold));
     }
 
     /// What is left of the lease of a grant that was not delivered yet, in milliseconds.

@@ -35,9 +35,9 @@ impl Undelivered {
     }
 
     /// Forgets those holds of a grant of which this is true.
-    pub(super) fn forget(&mut self, token: Token, is_gone: impl Fn(LockId) -> bool) {
+    pub(super) fn forget(&mut self, token: Token, is_gone: impl Fn(&Fate) -> bool) {
         if let Some(fates) = self.0.get_mut(&token) {
-            fates.retain(|fate| !is_gone(fate.hold));
+            fates.retain(|fate| !is_gone(fate));
             if fates.is_empty() {
                 self.0.remove(&token);
             }
