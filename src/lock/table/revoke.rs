@@ -82,9 +82,8 @@ impl Table {
         self.undelivered.forget(token, |fate| locks.hold(fate.hold).is_none_or(|hold| hold.token() != token));
     }
 
-    /// The pump has looked for a hold of this grant at this key, and has found this one. Forgets those that have ended, and
-    /// those that were to be revoked here and are not this one: their lock has left the key, though perhaps it is not freed
-    /// yet.
+    /// The pump has looked for a hold of this grant at this key, and has found this one. Forgets those that have ended.
+    /// Forgets others that were to be revoked here, too: their lock has left the key, and may not be freed yet.
     pub fn forget_gone(&mut self, lock_key: LockKey<'_>, token: Token, found: Option<LockId>) {
         self.forget_ended(token);
         let locks = &self.locks;

@@ -138,8 +138,8 @@ fn a_group_keeps_what_it_promises() {
     assert!(is_enough, "it never happened: {:?}", seen.missing());
 }
 
-/// Thousands of other lives did not meet this fault: a lock that several hold leaves with its slot and comes back while one
-/// of its holds is to be revoked, and before the old holds are freed.
+/// Thousands of other lives did not meet this fault. A lock that several hold leaves with its slot and comes back. One of
+/// its holds is to be revoked, and the old holds are not freed yet.
 #[test]
 fn the_life_that_showed_a_rare_fault_is_lived_again() {
     live_all(11_347, 1, STEPS).unwrap_or_else(|fault| panic!("{fault}"));
