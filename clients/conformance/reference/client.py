@@ -16,12 +16,12 @@ from breaks import is_broken
 from errors import (
     ConnectionFailed, Fenced, LockError, LockLost, LockTimeout, NotConfirmed, Other, Quarantine, translated,
 )  # fmt: skip
-from servers import BROKEN, LOG, LONGEST_PAUSE, MARGIN, PATIENCE, PAUSE, SILENCE, Pushes, Servers, is_elsewhere
+from servers import (
+    AGAIN, BROKEN, LOG, LONGEST_PAUSE, MARGIN, PATIENCE, PAUSE, SILENCE, Pushes, Servers, is_elsewhere,
+)  # fmt: skip
 
 #: What a server's clock may be faster by, of a lease, and a little for what the two round.
 DRIFT, ROUNDING = 0.01, 0.002
-#: When a server is asked again to tell of changes that could not be asked before.
-AGAIN = 0.5
 #: How often the first in the process's own line asks, and how long the server keeps its place.
 ASK_EVERY, KEEP_MS = 0.2, 2000
 #: When the log says first that an acquire waits, and how often a wait is asked about over another connection.
@@ -101,7 +101,7 @@ class Locks:
         self.servers = Servers(client, mode, addresses, service, pool, waiting_connections)
         self.lease_ms = lease_ms
         self.counts = Counter()
-        self.holds, self.gates, self.pushes, self.tasks = set(), {}, {}, set()
+        self.holds, self.to_follow, self.gates, self.pushes, self.tasks = set(), set(), {}, {}, set()
         self.changed, self.scheduler = asyncio.Event(), None
         self.keeps = []
         if is_broken("keeps-a-kilobyte"):
@@ -420,13 +420,17 @@ class Locks:
             if live is None:  # not reached, or refused: renewals tell meanwhile
                 return self._background(self._follow_soon(hold, AGAIN))
 
-    def _told(self, names):
+    def _told(self, names, again=0):
         for hold in list(self.holds):
             if names is None or set(names) & set(hold.names):
-                self._background(self._follow_soon(hold, PAUSE if names is None else 0))
+                self._background(self._follow_soon(hold, again))
 
     async def _follow_soon(self, hold, seconds):
+        if hold in self.to_follow:
+            return
+        self.to_follow.add(hold)
         await asyncio.sleep(seconds)
+        self.to_follow.discard(hold)
         if hold in self.holds:
             await self._follow(hold)
 

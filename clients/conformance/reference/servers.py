@@ -20,6 +20,8 @@ PATIENCE = 2.0
 MARGIN = 1.0
 #: Between two attempts to reach a server: the first pause, and the longest.
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
+#: How soon a hold is followed again that a server could not tell of.
+AGAIN = 0.5
 #: How long a request that has no time of its own is tried.
 TRIES_FOR = 5.0
 #: How long no server may have answered at all, for a request that may wait without end.
@@ -286,28 +288,30 @@ class Pushes:
 
     async def is_live(self, name, token):
         """Whether the token is live; from now on a change is told. None: nobody can say."""
-        live = await self._ask("LOCK.FENCE", name, token)
+        try:
+            async with self.guard:
+                line = self.line = self.line or await self._open()
+        except (*BROKEN, redis.RedisError):
+            return None
+        live = await self._ask(line, "LOCK.FENCE", name, token)
         if live == 0 and not is_broken("a-replica-tells-of-a-loss"):
-            role = await self._ask("ROLE")
+            role = await self._ask(line, "ROLE")
             if role is None or role[0] != "master":  # a replica may not have it yet, or again
-                await self.close()
+                self._drop(line, again=AGAIN)
                 return None
         return live
 
-    async def _ask(self, *words):
-        async with self.guard:
-            try:
-                if self.line is None:
-                    await self._open()
-                answer = asyncio.get_running_loop().create_future()
-                self.replies.append(answer)
-                await self.line.send(*words)
-            except (*BROKEN, redis.RedisError):
-                return None
+    async def _ask(self, line, *words):
+        answer = asyncio.get_running_loop().create_future()
         try:
+            async with self.guard:
+                if line is not self.line:
+                    return None
+                self.replies.append(answer)
+                await line.send(*words)
             async with asyncio.timeout(PATIENCE):
                 return await answer
-        except asyncio.TimeoutError:
+        except (*BROKEN, redis.RedisError):
             return None
 
     async def _open(self):
@@ -320,8 +324,8 @@ class Pushes:
         except BaseException:
             await line.close()
             raise
-        self.line, self.replies = line, []
         self.reader = asyncio.create_task(self._read(line))
+        return line
 
     async def _read(self, line):
         try:
@@ -336,19 +340,27 @@ class Pushes:
                     is_error = isinstance(message, redis.ResponseError)
                     waits.set_result(message if not is_error else 0 if "WRONGTYPE" in str(message) else None)
         except BROKEN:
-            self.line = None
-            for each in self.replies:
-                each.done() or each.set_result(None)
+            pass
+        finally:
+            self._drop(line)
             await line.close()
-            self.changed(None)  # nobody knows what was missed
+
+    def _drop(self, line, again=PAUSE):
+        """Uses this connection no more. What was followed on it is followed anew: nobody knows what was missed."""
+        if line is None or line is not self.line:
+            return
+        self.line, replies, self.replies = None, self.replies, []
+        if self.reader is not asyncio.current_task():
+            self.reader.cancel()
+        for each in replies:
+            each.done() or each.set_result(None)
+        self.changed(None, again)
 
     async def close(self):
         """Closes it."""
+        self._drop(self.line)
         if self.reader is not None:
-            self.reader.cancel()
-        if self.line is not None:
-            await self.line.close()
-            self.line = None
+            await asyncio.wait([self.reader], timeout=PATIENCE)
 
 
 async def as_it_is(message):
