@@ -196,8 +196,8 @@ pub fn send_some_away<S: Server>(server: &S, started: Moment) -> bool {
     server.with(|state| state.table.has_away()) != Some(true)
 }
 
-/// What there is to do in one run, in the order in which it is done. First revokes what nobody was told of. Then does what is due and what was noted, in turns, so that a million leases do not keep the
-/// others waiting.
+/// What there is to do in one run, in the order in which it is done. First revokes what nobody was told of. Then does what
+/// is due and what was noted, in turns, so that a million leases do not keep the others waiting.
 struct ToDo<'a, S: Server> {
     admission: Admission<'a, S>,
     /// How many notes are left of those that there were when they were counted last: what is noted while nothing can be

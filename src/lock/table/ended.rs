@@ -118,12 +118,26 @@ impl Table {
         fx: &mut Effects,
     ) {
         self.note_delivered(token, holder);
-        if let Some(ended) = self.end_one(now, ctx, holder) {
-            self.stats.releases += 1;
-            self.stats.holds.add(ended.held_ms);
-            fx.publish(Event::Released);
+        if self.end_released(now, ctx, holder, fx) {
             ctx.replicate(Record::Ended(token), fx);
         }
+    }
+
+    /// Ends this hold, and counts and publishes that as a release. Whether there was one.
+    pub(super) fn end_released(
+        &mut self,
+        now: Moment,
+        ctx: &mut StepContext<'_>,
+        holder: LockId,
+        fx: &mut Effects,
+    ) -> bool {
+        let Some(ended) = self.end_one(now, ctx, holder) else {
+            return false;
+        };
+        self.stats.releases += 1;
+        self.stats.holds.add(ended.held_ms);
+        fx.publish(Event::Released);
+        true
     }
 
     /// Ends the hold with this token if it is still to be revoked, and lets in the next waiters.

@@ -315,10 +315,8 @@ impl Table {
             if count > 1 {
                 self.locks.set_count(holder, count - 1);
                 ctx.touch();
-            } else if let Some(ended) = self.end_one(now.boot, &mut ctx, holder) {
-                self.stats.releases += 1;
-                self.stats.holds.add(ended.held_ms);
-                fx.publish(Event::Released);
+            } else {
+                self.end_released(now.boot, &mut ctx, holder, fx);
             }
             ctx.replicate(Record::AsAsked, fx);
         }

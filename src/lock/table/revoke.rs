@@ -21,7 +21,7 @@ impl Table {
             if self.confirms {
                 fate.outstanding += 1;
             } else {
-                self.undelivered.forget(token, |fate| fate.hold == holder);
+                self.note_delivered(token, holder);
             }
         }
     }
