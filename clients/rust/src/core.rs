@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
@@ -416,16 +416,27 @@ impl Core {
 
     /// Whether the token is that of a live hold. Only a primary's no counts: a replica may lack what its primary has.
     pub(crate) async fn fence(&self, name: &[u8], token: i64) -> Result<bool, Error> {
-        let (command, until) = (fence(name, Some(token)), Moment::now() + WAIT_MARGIN);
-        let ask = || self.servers.request(Ask::new(name, &command, until));
-        if ask().await?.reply == Value::Int(1) {
-            return Ok(true);
+        let is_live = |reply: &Value| *reply == Value::Int(1);
+        Ok(is_live(&self.surely(name, &fence(name, Some(token)), is_live).await?))
+    }
+
+    /// The reply to this question, if it is one to believe; else that of a primary.
+    async fn surely(
+        &self,
+        name: &[u8],
+        command: &Cmd,
+        is_believed: impl Fn(&Value) -> bool,
+    ) -> Result<Value, Error> {
+        let until = Moment::now() + WAIT_MARGIN;
+        let ask = || self.servers.request(Ask::new(name, command, until));
+        let reply = ask().await?.reply;
+        if is_believed(&reply) {
+            return Ok(reply);
         }
         // It releases nothing, and a replica refuses it: then the address is asked for its server again.
-        let write = release_nothing(name);
-        match self.servers.request(Ask::new(name, &write, until)).await {
+        match self.servers.request(Ask::new(name, &release_nothing(name), until)).await {
             Err(error) if !error.is_refusal() => Err(error),
-            _ => Ok(ask().await?.reply == Value::Int(1)),
+            _ => Ok(ask().await?.reply),
         }
     }
 
@@ -447,15 +458,8 @@ impl Core {
     pub(crate) async fn info(&self, name: &[u8]) -> Result<Option<Info>, Error> {
         let mut command = redis::cmd("LOCK.INFO");
         command.arg(name);
-        let until = Moment::now() + WAIT_MARGIN;
-        let ask = || self.servers.request(Ask::new(name, &command, until));
-        if let Some(info) = Info::of(&ask().await?.reply) {
-            return Ok(Some(info));
-        }
-        match self.servers.request(Ask::new(name, &release_nothing(name), until)).await {
-            Err(error) if !error.is_refusal() => Err(error),
-            _ => Ok(Info::of(&ask().await?.reply)),
-        }
+        let reply = self.surely(name, &command, |reply| *reply != Value::Nil).await?;
+        Ok(Info::of(&reply))
     }
 }
 
