@@ -157,9 +157,7 @@ impl Held {
 
     /// The lease that a renewal asks for by itself: the last one is cut to what is left. `None`: there is no time for one.
     pub(crate) fn renewed_lease(&self) -> Option<Duration> {
-        let lease =
-            if self.over_at == Moment::NEVER { self.lease() } else { self.wanted.lease.max(self.lease()) };
-        Some(lease.min(self.longest_left())).filter(|lease| *lease >= SHORTEST_LEASE)
+        Some(self.lease().min(self.longest_left())).filter(|lease| *lease >= SHORTEST_LEASE)
     }
 
     /// Until when a renewal for this lease may be asked for: a later one could end too late.

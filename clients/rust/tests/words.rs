@@ -111,6 +111,19 @@ async fn a_wait_without_an_end_fails_when_no_server_answers_for_the_server_timeo
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_extension_to_a_shorter_lease_is_renewed_for_that_below_a_longest_hold_too() {
+    let server = Server::start();
+    let locks = server.locks();
+    let guard = locks.lock("k").lease(60 * SECOND).max_hold(120 * SECOND).acquire().await.unwrap();
+    guard.extend(3 * SECOND).await.unwrap();
+    sleep(2 * SECOND).await;
+    let info = locks.info("k").await.unwrap().expect("it is held");
+    assert!(info.holders[0].left <= 3 * SECOND, "{info:?}");
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_ping_says_that_the_module_is_missing() {
     let bare = Server::bare();
     let told = bare.locks().ping().await;
