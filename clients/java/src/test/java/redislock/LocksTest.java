@@ -10,38 +10,9 @@ import static redislock.Server.eventually;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
-import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 
-@Timeout(value = 120, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
-class LocksTest {
-    private static Server server;
-    private Locks locks;
-
-    @BeforeAll
-    static void start() {
-        server = new Server();
-    }
-
-    @AfterAll
-    static void end() {
-        server.close();
-    }
-
-    @BeforeEach
-    void open() {
-        locks = server.locks();
-    }
-
-    @AfterEach
-    void close() {
-        locks.close();
-    }
-
+class LocksTest extends OneServer {
     @Test
     void lockIsHeldUntilItIsClosed() throws Exception {
         try (Hold hold = locks.lock("invoice:42").waitFor(SLACK).acquire()) {

@@ -26,39 +26,10 @@ import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
-import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.Timeout;
 
 /** What users of other libraries have lost hours with: each must be survived. */
-@Timeout(value = 120, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
-class PitfallsTest {
-    private static Server server;
-    private Locks locks;
-
-    @BeforeAll
-    static void start() {
-        server = new Server();
-    }
-
-    @AfterAll
-    static void end() {
-        server.close();
-    }
-
-    @BeforeEach
-    void open() {
-        locks = server.locks();
-    }
-
-    @AfterEach
-    void close() {
-        locks.close();
-    }
-
+class PitfallsTest extends OneServer {
     private static Thread started(Runnable work, boolean isVirtual) {
         if (isVirtual) {
             try { // which the release that this is compiled for lacks
