@@ -125,7 +125,7 @@ mod tests {
         assert!(rows.len() > 10, "{rows:?}");
         for row in rows {
             let text = format!("{} {}", row[0], row[1]).replace('`', "");
-            assert_eq!(format!("{} |", code_of_reply(&text) as u8), row[8], "{text}");
+            assert_eq!(format!("{} |", code_of_reply(&text) as u8), row[9], "{text}");
         }
     }
 

@@ -31,6 +31,7 @@ record Problem(Kind kind, String lock, String text, Throwable cause) {
         String rest = space < 0 ? "" : text.substring(space + 1);
         Kind kind = switch (code) {
             case "DEADLOCK" -> Kind.DEADLOCK;
+            case "LOCKHELD" -> Kind.ALREADY_HELD;
             case "LOCKKIND" -> Kind.KIND_MISMATCH;
             case "LOCKQUEUE" -> Kind.QUEUE_FULL;
             case "NOREPLICAS" -> Kind.NOT_CONFIRMED;
@@ -64,7 +65,7 @@ record Problem(Kind kind, String lock, String text, Throwable cause) {
     /** True if a server refused it: another request would be answered likewise. */
     boolean isRefusal() {
         return switch (kind) {
-            case CONNECTION_FAILED, CLOSED, CANCELLED, LOST, TIMEOUT, ALREADY_HELD -> false;
+            case CONNECTION_FAILED, CLOSED, CANCELLED, LOST, TIMEOUT -> false;
             default -> true;
         };
     }

@@ -29,6 +29,7 @@ import java.util.logging.Level;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
 import java.util.stream.Stream;
+import redislock.AlreadyHeldException;
 import redislock.ConnectionFailedException;
 import redislock.DeadlockException;
 import redislock.FencedException;
@@ -50,7 +51,7 @@ import redislock.QueueFullException;
 /** The conformance kit's adapter: lines of JSON over standard input and output, as its PROTOCOL.md says. */
 public final class Adapter implements LockListener {
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
-    private static final Map<Class<?>, String> KINDS = Map.ofEntries(
+    private static final Map<Class<?>, String> KINDS = Map.ofEntries(Map.entry(AlreadyHeldException.class, "Other"),
             Map.entry(LockTimeoutException.class, "LockTimeout"), Map.entry(LockLostException.class, "LockLost"),
             Map.entry(DeadlockException.class, "Deadlock"), Map.entry(FencedException.class, "Fenced"),
             Map.entry(LockKindMismatchException.class, "LockKindMismatch"), Map.entry(QueueFullException.class, "QueueFull"),
@@ -124,9 +125,9 @@ public final class Adapter implements LockListener {
         cancels.remove(request.id);
         var cause = thrown instanceof CompletionException && thrown.getCause() != null ? thrown.getCause() : thrown;
         var members = new LinkedHashMap<String, Object>(more);
-        String kind = "Other";
-        for (Class<?> each = cause.getClass(); each != null && kind.equals("Other"); each = each.getSuperclass()) {
-            kind = KINDS.getOrDefault(each, "Other");
+        String kind = null;
+        for (Class<?> each = cause.getClass(); each != null && kind == null; each = each.getSuperclass()) {
+            kind = each == Object.class ? "Other" : KINDS.get(each);
         }
         members.put("kind", kind);
         members.put("message", String.valueOf(cause.getMessage()));
@@ -137,7 +138,7 @@ public final class Adapter implements LockListener {
         if (cause instanceof QuarantineException quarantine) {
             members.put("left_ms", quarantine.left().toMillis());
         }
-        if (kind.equals("Other")) {
+        if (kind.equals("Other") && !(cause instanceof AlreadyHeldException)) {
             thrown.printStackTrace();
         }
         say(Map.of("id", request.id, "error", members));
