@@ -18,8 +18,9 @@ var (
 	ErrReleased = errors.New("redislock: the lock is released")
 	// ErrDeadlock says that the wait would never end: those that it waits for wait, in turn, for this owner.
 	ErrDeadlock = errors.New("redislock: deadlock")
-	// ErrAlreadyHeld says that the context is that of a hold of the same lock. It is an ErrDeadlock, too.
-	ErrAlreadyHeld = fmt.Errorf("%w: the lock is held by this very task", ErrDeadlock)
+	// ErrAlreadyHeld says that the context is that of a hold of the same lock, or that the named owner holds the lock in
+	// another mode. It is an ErrDeadlock, too.
+	ErrAlreadyHeld = fmt.Errorf("%w: the lock is held already", ErrDeadlock)
 	// ErrFenced says that the fencing token is not that of a live hold of the lock.
 	ErrFenced = errors.New("redislock: the token is fenced off")
 	// ErrLockKindMismatch says that the lock is of another kind now.
@@ -171,6 +172,8 @@ func errorOf(text string) *Error {
 	switch code {
 	case "DEADLOCK":
 		return &Error{Kind: ErrDeadlock, Message: text, Cycle: cycle(rest)}
+	case "LOCKHELD":
+		return &Error{Kind: ErrAlreadyHeld, Message: text}
 	case "LOCKKIND":
 		return &Error{Kind: ErrLockKindMismatch, Message: text}
 	case "LOCKQUEUE":

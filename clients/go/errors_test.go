@@ -9,7 +9,8 @@ import (
 // Each error code is what the table of error codes says.
 func TestEachErrorCodeIsWhatTheTableSays(t *testing.T) {
 	kinds := map[string]error{
-		"ErrDeadlock": ErrDeadlock, "ErrLockKindMismatch": ErrLockKindMismatch, "ErrNotConfirmed": ErrNotConfirmed,
+		"ErrAlreadyHeld": ErrAlreadyHeld,
+		"ErrDeadlock":    ErrDeadlock, "ErrLockKindMismatch": ErrLockKindMismatch, "ErrNotConfirmed": ErrNotConfirmed,
 		"ErrQuarantine": ErrQuarantine, "ErrQueueFull": ErrQueueFull, "ErrServerRefused": ErrServerRefused,
 	}
 	page, err := os.ReadFile("../../docs/reference/errors.md")
