@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::collections::HashSet;
+use std::fs;
 use std::time::Duration;
 
 use common::{PATIENCE, Server, eventually, independent};
@@ -128,4 +130,51 @@ async fn a_ping_says_that_the_module_is_missing() {
     let bare = Server::bare();
     let told = bare.locks().ping().await;
     assert!(matches!(told, Err(Error::ModuleMissing { .. })), "{told:?}");
+}
+
+/// Methods of public types and variants of public enums, as `Lock::wait` and `Error::Fenced`, by the sources.
+fn exported() -> HashSet<String> {
+    let mut found = HashSet::new();
+    for file in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap() {
+        let text = fs::read_to_string(file.unwrap().path()).unwrap();
+        let (mut of, mut is_enum) = (String::new(), false);
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix("impl ").or_else(|| line.strip_prefix("pub enum ")) {
+                (of, is_enum) = (name.trim_end_matches(" {").to_owned(), line.starts_with("pub"));
+            } else if line.starts_with('}') {
+                (of, is_enum) = (String::new(), false);
+            }
+            let Some(item) = line.strip_prefix("    ") else { continue };
+            let function = item.strip_prefix("pub ").map(|rest| rest.trim_start_matches("async "));
+            let name = match function.and_then(|rest| rest.strip_prefix("fn ")) {
+                Some(name) => name,
+                None if is_enum => item,
+                None => continue,
+            };
+            let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
+            found.insert(format!("{of}::{}", &name[..end]));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_words_are_those_of_the_table_of_all_client_libraries() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/client-words.md");
+    let (exported, mut column, mut words) = (exported(), None, 0);
+    for line in fs::read_to_string(page).unwrap().lines() {
+        let cells: Vec<_> = line.split(" | ").collect();
+        if line.starts_with("| concept |") {
+            column = cells.iter().position(|cell| *cell == "Rust");
+        } else if let Some(column) = column.filter(|_| line.starts_with("| ")) {
+            let parts: Vec<_> = cells[column].split('`').collect();
+            assert!(parts.len() > 1 || parts[0] == "-", "{line}");
+            for pair in parts.chunks_exact(2) {
+                let is_lacking = pair[0].trim() == "lacks";
+                assert_eq!(exported.contains(pair[1]), !is_lacking, "{}", pair[1]);
+                words += 1;
+            }
+        }
+    }
+    assert!(words > 50, "{words} words");
 }

@@ -1,0 +1,47 @@
+package redislock;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+
+/** The words of the library are those of the table that all client libraries have. */
+class WordsTest {
+    private static final Path PAGE = Path.of("../../docs/reference/client-words.md");
+
+    @Test
+    void wordsAreThoseOfTheTable() throws IOException {
+        int column = -1;
+        int words = 0;
+        for (var line : Files.readAllLines(PAGE)) {
+            var cells = List.of(line.replaceFirst(" \\|$", "").split(" \\| "));
+            if (line.startsWith("| concept |")) {
+                column = cells.indexOf("Java");
+            } else if (line.startsWith("| ") && column >= 0) {
+                var parts = cells.get(column).split("`");
+                assertTrue(parts.length > 1 || parts[0].equals("-"), line);
+                for (int at = 1; at < parts.length; at += 2, words++) {
+                    assertEquals(!parts[at - 1].strip().equals("lacks"), isExported(parts[at]), parts[at]);
+                }
+            }
+        }
+        assertTrue(words > 50, "" + words);
+    }
+
+    /** True for the name of a public class, as LockLostException, and of a public method, as Locks.Builder.label. */
+    private static boolean isExported(String word) {
+        int end = word.lastIndexOf('.');
+        var type = "redislock." + (end < 0 ? word : word.substring(0, end)).replace('.', '$');
+        try {
+            var methods = Class.forName(type).getMethods();
+            return end < 0 || Arrays.stream(methods).anyMatch(method -> method.getName().equals(word.substring(end + 1)));
+        } catch (ClassNotFoundException e) {
+            return false;
+        }
+    }
+}
