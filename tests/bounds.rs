@@ -1,4 +1,4 @@
-//! The table of bounds in `docs/ARCHITECTURE.md` and the sources say the same: both are read here.
+//! The table of `docs/internals/bounds.md` and the sources say the same: both are read here.
 //!
 //! A number of the sources is a decision, and then it has a row in the table, or it follows from something else, and
 //! then it stands in [`NO_DECISIONS`].
@@ -170,9 +170,7 @@ fn tried_and_shipped(value: &str) -> Option<(&str, &str)> {
 
 /// The rows of the table, as lists of cells.
 fn rows(page: &str) -> Vec<Vec<&str>> {
-    let section = page.split_once("\n## Bounds\n").expect("the page has this section").1;
-    let section = section.split("\n## ").next().unwrap_or(section);
-    let lines = section.lines().filter(|line| line.starts_with("| `"));
+    let lines = page.lines().filter(|line| line.starts_with("| `"));
     lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
 }
 
@@ -207,7 +205,7 @@ fn faults(
         let times = rows + excepted.iter().filter(|name| **name == number.name).count();
         if times != 1 {
             found.push(format!(
-                "{} stands {times} times in the table of docs/ARCHITECTURE.md, Bounds, and in NO_DECISIONS of \
+                "{} stands {times} times in the table of docs/internals/bounds.md and in NO_DECISIONS of \
                  tests/bounds.rs, not once",
                 number.name
             ));
@@ -254,7 +252,7 @@ fn texts() -> Vec<String> {
 
 #[test]
 fn the_table_of_bounds_says_what_the_sources_say() {
-    let page = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).expect("it can be read");
+    let page = fs::read_to_string(root().join("docs/internals/bounds.md")).expect("it can be read");
     let table: Vec<_> = rows(&page).iter().map(|cells| read_row(cells)).collect();
     let excepted: Vec<&str> = NO_DECISIONS.iter().flat_map(|(_, names)| *names).copied().collect();
     let numbers = numbers();
@@ -275,10 +273,10 @@ fn each_difference_between_table_and_sources_is_seen() {
     let few = Bound { name: "a.rs FEW".into(), value: "8".into(), tried: Some("2".into()) };
     assert_eq!((&numbers[1], &*numbers[2].value), (&few, "Duration::from_millis(2)"));
 
-    let page = "# A\n\n## Bounds\n\n| bound | value |\n|---|---|\n\
+    let page = "# Bounds\n\n| bound | value |\n|---|---|\n\
                 | `a.rs AT_MOST` | `5` readers | why | a page | `it_is` |\n\
                 | `a.rs FEW` | `8`; `2` in tests | why | a page | `it_is`, `test_it` |\n\
-                | `a.rs LONG` | `Duration::from_millis(2)` | why | a page | `it_is` |\n\n## Other\n| `no` |\n";
+                | `a.rs LONG` | `Duration::from_millis(2)` | why | a page | `it_is` |\n";
     let tests = ["#[test]\nfn it_is() {}".to_owned(), "\ndef test_it(cli):".to_owned()];
     let judge = |page: &str, excepted: &[&str], tests: &[String]| {
         let table: Vec<_> = rows(page).iter().map(|cells| read_row(cells)).collect();

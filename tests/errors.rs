@@ -118,7 +118,9 @@ fn each_difference_between_table_sources_and_pages_is_seen() {
     let errors = errors(&sources);
     assert_eq!(errors, ["LOCKKIND this lock is ", "ERR "]);
     let row = |code: &str, tool: &str| {
-        format!("| `{code}` | `this lock is LIMIT 2` | always | acquire | `A` | `B` | `C` | `D` | `E` | {tool} |\n")
+        format!(
+            "| `{code}` | `this lock is LIMIT 2` | always | acquire | `A` | `B` | `C` | `D` | `E` | {tool} |\n"
+        )
     };
     let page = row("LOCKKIND", "78") + &row("ERR", "69");
     let pages =

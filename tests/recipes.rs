@@ -1,5 +1,5 @@
 //! The recipes of CONTRIBUTING.md: each file that a row names is there, and has the names that the row puts between
-//! backticks.
+//! backticks. And the life of a request in docs/ARCHITECTURE.md: one of the files of a row has its function.
 
 use std::fs;
 use std::path::Path;
@@ -41,6 +41,60 @@ fn the_recipes_of_contributing_name_what_is_there() {
     assert!(rows.len() >= 30 && names >= 30, "{} rows, {names} names", rows.len());
     let found = faults(&rows, |name| text(root(), name));
     assert!(found.is_empty(), "CONTRIBUTING.md:\n{}", found.join("\n"));
+}
+
+/// The rows of the life of a request: a function, and the files that it passes in this step.
+fn steps(page: &str) -> Vec<(&str, Vec<String>)> {
+    let section =
+        page.split("\n## ").find(|section| section.starts_with("The life of a request")).unwrap_or_default();
+    let cells = section.lines().map(|line| line.split(" | ").collect::<Vec<_>>());
+    let is_step =
+        |cells: &Vec<&str>| cells.len() == 4 && cells[0].starts_with("| ") && cells[2].starts_with('`');
+    let files = |cell: &str| cell.split('`').skip(1).step_by(2).map(|file| format!("src/{file}")).collect();
+    cells.filter(is_step).map(|cells| (cells[2].trim_matches('`'), files(cells[3]))).collect()
+}
+
+/// The steps whose files are not there, or have no such function or type.
+fn lost(steps: &[(&str, Vec<String>)], text: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let mut found = Vec::new();
+    for (name, files) in steps {
+        found.extend(
+            files.iter().filter(|file| text(file).is_none()).map(|file| format!("there is no {file}")),
+        );
+        let has = |file: &String| {
+            text(file).is_some_and(|text| text.split(|c| !is_part(c)).any(|word| word == *name))
+        };
+        if !files.iter().any(has) {
+            found.push(format!("{files:?} have no {name}"));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_life_of_a_request_passes_files_that_are_there() {
+    let page = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
+    let steps = steps(&page);
+    assert!(steps.len() >= 12, "{steps:?}");
+    let found = lost(&steps, |name| text(root(), name));
+    assert!(found.is_empty(), "docs/ARCHITECTURE.md:\n{}", found.join("\n"));
+    // The page counts them.
+    let mut files: Vec<&String> = steps.iter().flat_map(|(_, files)| files).collect();
+    files.sort();
+    files.dedup();
+    assert!(page.contains(&format!("these {} decide or", files.len())), "{} files", files.len());
+}
+
+// Check the checker.
+#[test]
+fn a_step_whose_function_or_file_is_not_there_is_seen() {
+    let page = "# A\n\n## The life of a request\n\n| | step | function | file |\n|---|---|---|---|\n\
+                | 1 | It asks. | `ask` | `a.rs`, `b.rs` |\n| 2 | It goes on. | `go` | `a.rs` |\n\n## Other\n";
+    let steps = steps(page);
+    assert_eq!(steps.len(), 2);
+    let found = lost(&steps, |name| (name == "src/a.rs").then(|| "fn ask() { going() }".to_owned()));
+    assert_eq!(found, ["there is no src/b.rs", "[\"src/a.rs\"] have no go"]);
 }
 
 // Check the checker.

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `tidy.rs` | layers, sizes, panics, citations |
 //! | `circles.rs` | files that need each other in a circle |
-//! | `bounds.rs` | the table of bounds in `docs/ARCHITECTURE.md` |
+//! | `bounds.rs` | the table of `docs/internals/bounds.md` |
 //! | `errors.rs` | the table of error codes in `docs/reference/errors.md` |
 //! | `recipes.rs` | the recipes of `CONTRIBUTING.md` |
 

@@ -16,7 +16,7 @@
 //! what stands behind it is all that the engine and its tests see.
 //!
 //! A granted ACQUIRE, a RELEASE and a RENEW travel in their own words where a reader must come to the
-//! same result; see `docs/ARCHITECTURE.md`, "What travels".
+//! same result; see `docs/internals/replication.md`.
 
 use std::fmt;
 
