@@ -131,13 +131,13 @@ impl<T> Arena<T> {
         None
     }
 
-    /// How many records there are.
+    /// The number of records.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no record.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -232,8 +232,8 @@ impl<T> Arena<T> {
         }
     }
 
-    /// The first record at this place or behind it. For a walk that begins at 0, adds none and takes each out: `place`
-    /// goes on to where that record is.
+    /// Returns the first record at or after this place. For a walk that begins at 0, adds none and removes each
+    /// record that it finds: `place` advances to that record.
     pub fn first_from(&self, place: &mut usize) -> Option<Id<T>> {
         loop {
             let page_number = *place >> PAGE_BITS;

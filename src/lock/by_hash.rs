@@ -1,4 +1,4 @@
-//! What is found by the hash of a name, where there can be very many.
+//! A map keyed by the hash of a name, for very many entries.
 //!
 //! One hash table doubles in one piece: with a million entries all clients wait for 20 to 60 ms. Here are many small
 //! tables instead. When there are more entries than they should have, one table gives half of its entries to a new one.
@@ -8,8 +8,8 @@
 
 use hashbrown::HashTable;
 
-/// How many entries the tables have on average, at most. The table whose turn it is to be halved has up to twice as
-/// many, which is what a table of 1,024 places takes. Where there are several tables, they have a quarter of it at least.
+/// The highest average number of entries of a table. The table that is split next has up to twice as many, the
+/// capacity of a table of 1,024 places. If there are several tables, their average is at least a quarter of it.
 const MEAN_MAX: usize = if cfg!(test) { 4 } else { 440 };
 
 /// See the [module](self).
@@ -38,13 +38,13 @@ const fn table_of(hash: u64, tables: usize) -> usize {
 }
 
 impl<T: Copy + Eq> ByHash<T> {
-    /// How many there are.
+    /// The number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no entries.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {

@@ -9,7 +9,7 @@
 //!
 //! Requests of one turn of the event loop are one batch: they wait for one offset of the replication stream.
 //!
-//! What becomes of a hold whose reply is not confirmed is the table's to decide: see `table/revoke.rs`.
+//! `table/revoke.rs` decides what happens to a hold whose reply is not confirmed.
 
 mod demoted;
 
@@ -18,12 +18,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
 use super::types::Moment;
 use crate::sabotage;
 
-/// Which acknowledgements are enough.
+/// The acknowledgements that a confirmation requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
     /// All replicas that are connected have to acknowledge, and at least `replicas` of them.
     All {
-        /// How many replicas the group has.
+        /// The number of replicas of the group.
         replicas: usize,
     },
     /// At least `replicas` replicas have to acknowledge. One counts if it has been connected for `stable_ms`, and none
@@ -53,7 +53,7 @@ pub struct Seen {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct WaitId(u64);
 
-/// How a wait ended.
+/// The outcome of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Enough replicas have it.
@@ -67,14 +67,14 @@ struct Replica {
     /// Since when it has been connected without a break.
     since: Moment,
     acknowledged: u64,
-    /// The first wait that its acknowledgements were not counted for yet. Waits are in the order of their offsets, so
-    /// it only goes on.
+    /// The first wait that its acknowledgements were not counted for yet. Waits are in the order of their
+    /// offsets, so it only advances.
     next: WaitId,
 }
 
 #[derive(Debug)]
 struct Wait {
-    /// What has to be acknowledged; `None` until the turn of the event loop is over.
+    /// The offset that replicas must acknowledge; `None` until the turn of the event loop ends.
     offset: Option<u64>,
     until: Moment,
     needed: usize,
@@ -99,9 +99,9 @@ pub struct Confirmations {
     hopeless: BTreeSet<WaitId>,
     /// Waits were over and were not taken, because there were too many.
     has_late: bool,
-    /// What waited when this server stopped deciding.
+    /// The waits that were pending when this server stopped deciding.
     gone: VecDeque<btree_map::IntoIter<WaitId, Wait>>,
-    /// Waits up to this number are over, because this server stopped deciding.
+    /// Waits up to this number ended because this server stopped deciding.
     gone_up_to: WaitId,
     /// Since when this server has been primary, in this process.
     primary_since: Option<Moment>,
@@ -114,27 +114,28 @@ impl Confirmations {
         self.forget_replicas();
     }
 
-    /// Forgets the replicas: nobody can tell which of them were connected all the time, so each is as good as new.
+    /// Forgets the replicas: which of them stayed connected all the time is unknown, so each counts as new.
     pub fn forget_replicas(&mut self) {
         self.replicas.clear();
         self.waits.values_mut().for_each(|wait| wait.awaited.clear());
         self.has_lost = true;
     }
 
-    /// Lets all waits end without replicas: their owners are told in this turn or, if there are many, in the next ones.
+    /// Lets all waits end without replicas: their owners are notified in this turn or, if there are many, in
+    /// the next ones.
     pub fn need_nobody(&mut self) {
         self.waits.values_mut().for_each(|wait| wait.needed = 0);
         self.has_lost = true;
     }
 
-    /// Whether what is carried out now could be confirmed by the replicas that are connected.
+    /// Returns whether the replicas that are connected could confirm a change made now.
     #[must_use]
     pub fn can_confirm(&self, now: Moment, rule: Rule) -> bool {
         let (needed, counted) = self.counted(now, rule);
         counted.count() >= needed
     }
 
-    /// How many replicas more would have to be connected, and for long enough, to confirm what is carried out now.
+    /// Returns how many more replicas must be connected, and for long enough, to confirm a change made now.
     #[must_use]
     pub fn replicas_missing(&self, now: Moment, rule: Rule) -> usize {
         let (Rule::All { replicas: needed } | Rule::Majority { replicas: needed, .. }) = rule;
@@ -142,7 +143,7 @@ impl Confirmations {
         needed.saturating_sub(counted.count())
     }
 
-    /// How many acknowledgements are needed, and whose count.
+    /// Returns the number of acknowledgements required, and the replicas that count.
     fn counted(&self, now: Moment, rule: Rule) -> (usize, impl Iterator<Item = &ReplicaName>) {
         let (needed, since_max) = match rule {
             _ if sabotage::removes(sabotage::Rule::Acknowledgement) => (0, None),
@@ -157,7 +158,7 @@ impl Confirmations {
         (needed, counted.map(|(name, _)| name))
     }
 
-    /// Something was carried out whose owner is to be told of it when enough replicas have it, until this moment.
+    /// Registers a wait for a change whose owner is notified when enough replicas acknowledge it by `until`.
     ///
     /// `None`: there can never be enough acknowledgements.
     pub fn wait(&mut self, now: Moment, until: Moment, rule: Rule) -> Option<WaitId> {
@@ -173,7 +174,7 @@ impl Confirmations {
         Some(id)
     }
 
-    /// Whether there are waits whose offset is not known yet: the turn of the event loop is to ask for it, and for
+    /// Returns true if the offset of some waits is unknown: the event loop must read it and request
     /// acknowledgements.
     #[must_use]
     pub fn has_new(&self) -> bool {
@@ -190,9 +191,9 @@ impl Confirmations {
         }
     }
 
-    /// The replicas that are connected now. One that is not named has left: it never will acknowledge what it has not
-    /// acknowledged by now. When it comes back it may have been promoted and demoted in between. One that is named
-    /// twice has come back before its old connection was found to be dead: it is as good as new.
+    /// The replicas that are connected now. A replica that is not listed has disconnected: it will never acknowledge
+    /// what it has not acknowledged by now. When it comes back it may have been promoted and demoted in between. A
+    /// replica that is listed twice has reconnected before its old connection was found to be dead: it counts as new.
     pub fn see(&mut self, now: Moment, seen: &[Seen]) {
         let count = |name: &ReplicaName| match seen.iter().filter(|seen| seen.name == *name).count() {
             2.. if sabotage::removes(sabotage::Rule::ListedTwice) => 1,
@@ -217,14 +218,14 @@ impl Confirmations {
         }
     }
 
-    /// The waits that are over by now, in the order in which they began.
+    /// Removes and returns the waits that have ended by now, in the order in which they began.
     #[cfg(test)]
     pub fn take_over(&mut self, now: Moment) -> Vec<(WaitId, Verdict)> {
         self.take_some_over(now, usize::MAX, usize::MAX)
     }
 
-    /// Removes waits that are over by now, oldest first, and returns how each ended: at most `confirmed_max` that are
-    /// confirmed, and at most `failed_max` that failed. The others go on.
+    /// Removes waits that have ended by now, oldest first, and returns their outcomes: at most `confirmed_max`
+    /// confirmed, and at most `failed_max` failed. The others stay.
     pub fn take_some_over(
         &mut self,
         now: Moment,
@@ -245,7 +246,7 @@ impl Confirmations {
         let is_late = |(until, _): &(Moment, WaitId)| *until <= now;
         self.has_late = self.deadlines.first().is_some_and(is_late) || !self.hopeless.is_empty();
         let is_in_time = |id: &WaitId| self.waits.get(id).is_some_and(|wait| wait.until > now);
-        // An owner that is told of a hold shall have it: one whose time is over is not confirmed any more.
+        // An owner that is notified of a hold must have it, so a wait past its deadline is never confirmed.
         let confirmed: Vec<WaitId> =
             self.enough.iter().copied().filter(is_in_time).take(confirmed_max).collect();
         for id in confirmed {
@@ -256,7 +257,7 @@ impl Confirmations {
         over
     }
 
-    /// A wait that is over without enough acknowledgements.
+    /// Returns a wait that ended without enough acknowledgements.
     fn next_failed(&mut self, now: Moment) -> Option<WaitId> {
         if let Some(&(_, id)) = self.deadlines.first().filter(|(until, _)| *until <= now) {
             return Some(id);
@@ -271,7 +272,7 @@ impl Confirmations {
         None
     }
 
-    /// Whether more waits are over than were taken.
+    /// Returns true if more waits have ended than were removed.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         !self.is_empty() && self.has_late || !self.enough.is_empty()
@@ -299,8 +300,8 @@ impl Confirmations {
         }
     }
 
-    /// Finds those that can never have enough, because replicas have left. Those that have enough, because fewer are
-    /// needed, are over, too.
+    /// Finds those that can never have enough, because replicas have left. Waits that have enough because fewer
+    /// are required now have ended, too.
     fn find_hopeless(&mut self) {
         for (&id, wait) in &self.waits {
             if wait.acknowledged + wait.awaited.len() < wait.needed {
@@ -311,7 +312,7 @@ impl Confirmations {
         }
     }
 
-    /// Ends a wait: it is over, or its client is gone.
+    /// Ends a wait that has its outcome, or whose client has disconnected.
     pub fn leave(&mut self, id: WaitId) {
         if let Some(wait) = self.waits.remove(&id) {
             self.enough.remove(&id);
@@ -338,7 +339,7 @@ impl Confirmations {
         self.waits.is_empty()
     }
 
-    /// How many replicas are connected, and how many of them have been for `stable_ms` milliseconds.
+    /// Returns the number of connected replicas, and of those connected for at least `stable_ms` milliseconds.
     #[must_use]
     pub fn replicas(&self, now: Moment, stable_ms: u64) -> (usize, usize) {
         let stable = self.replicas.values().filter(|replica| replica.since.plus_ms(stable_ms) <= now);

@@ -1,4 +1,4 @@
-//! What ends next (G3).
+//! Queues of deadlines (G3).
 //!
 //! A 4-ary heap of (moment, record) in which each record knows its place. So a renewal or a release takes its
 //! deadline out at once: O(log n), and O(1) for the usual case of a new deadline later than the others. Four children
@@ -9,7 +9,7 @@ use super::types::Moment;
 
 const CHILDREN: usize = 4;
 
-/// Where a record stands in its queue of deadlines.
+/// The position of a record in its queue of deadlines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seat(u32);
 
@@ -26,7 +26,7 @@ impl Default for Seat {
 
 /// A record that can have one deadline.
 pub trait Timed {
-    /// Where it stands; written by [`Deadlines`] only.
+    /// Its position; written by [`Deadlines`] only.
     fn seat(&mut self) -> &mut Seat;
 }
 
@@ -48,13 +48,13 @@ impl<T: Timed> Deadlines<T> {
         self.heap.first().copied()
     }
 
-    /// How many there are.
+    /// The number of records.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no record.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.heap.is_empty()

@@ -46,18 +46,19 @@ enum Blocker {
     Request(usize),
 }
 
-/// What a request waits for in vain.
+/// A reason why a request can never be granted.
 #[derive(Clone, Copy)]
 struct Edge {
     at: WaiterId,
     blocker: Blocker,
 }
 
-/// What has to come true at one lock: all of it, or for a semaphore any of it. `unmet`: how many have to yet.
+/// A condition at one lock: all blockers must end, or for a semaphore any of them. `unmet`: how many have to
+/// yet.
 struct Condition {
     at: WaiterId,
     request: usize,
-    /// Where they stand among the blockers of all conditions.
+    /// Their range among the blockers of all conditions.
     blockers: Range<usize>,
     unmet: usize,
 }
@@ -65,30 +66,30 @@ struct Condition {
 struct Request {
     /// The one that stands for all.
     first_entry: WaiterId,
-    /// Where its conditions stand among those of all requests.
+    /// The range of its conditions among those of all requests.
     conditions: Range<usize>,
-    /// How many of them are not met yet. With none it can come true.
+    /// The number of unmet conditions. With none it can come true.
     unmet: usize,
     /// Its owner, if somebody waits for that.
     owner: Option<usize>,
 }
 
 struct Owner {
-    /// Where its requests stand among those of all owners.
+    /// The range of its requests among those of all owners.
     requests: Range<usize>,
     can_go_on: bool,
 }
 
-/// What a search goes through.
+/// The input of a search.
 #[derive(Clone, Copy)]
 pub struct Scope<'a> {
     /// The requests that wait.
     pub queues: &'a Queues,
     /// The locks that are held.
     pub locks: &'a Locks,
-    /// When: a hold whose lease is over is in nobody's way.
+    /// The time of the search: a hold whose lease has expired blocks no request.
     pub now: Moment,
-    /// How many a shared lock has room for.
+    /// The most holders that a shared lock may have.
     pub holders_max: usize,
     /// Requests that count as gone, by those that stand for all: they are about to be replaced.
     pub but: &'a [WaiterId],
@@ -107,7 +108,7 @@ struct Graph<'a> {
     blockers: Vec<Blocker>,
 }
 
-/// How much the last search looked at: room for as much is made for the next one.
+/// The size of the last search: the next one reserves as much room.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Looked {
     requests: usize,
@@ -158,7 +159,8 @@ impl<'a> Graph<'a> {
         Some(number)
     }
 
-    /// Whether this request counts as gone: it is about to be replaced, or its time is over and the pump has not come yet.
+    /// Returns whether this request is ignored: it is about to be replaced, or it has timed out and the pump
+    /// has not run yet.
     fn is_left_out(&self, waiter: WaiterId) -> bool {
         let Scope { queues, now, but, .. } = self.scope;
         let first = queues.first_entry(waiter);
@@ -166,7 +168,8 @@ impl<'a> Graph<'a> {
         until.is_some_and(|until| until <= now) || but.contains(&first)
     }
 
-    /// The node of an owner who waits. `None`: it can go on, because it waits for nothing, or the bound is reached.
+    /// The node of an owner who waits. `None` if it can continue, because it waits for nothing or the bound is
+    /// reached.
     fn owner(&mut self, name: &[u8]) -> Option<usize> {
         let queues = self.scope.queues;
         let mut waits = queues.all_of_owner(name).map(|(id, _)| id).peekable();
@@ -181,7 +184,7 @@ impl<'a> Graph<'a> {
             if self.is_left_out(wait) {
                 continue;
             }
-            // What lies beyond the bound may come true.
+            // A request beyond the bound is taken to be grantable.
             let Some(request) = self.request(wait) else {
                 is_beyond = true;
                 break;
@@ -222,7 +225,7 @@ impl<'a> Graph<'a> {
         self.requests[number].conditions = begin..self.conditions.len();
     }
 
-    /// Whether the pump is about to end this wait, because a lock has come to its key.
+    /// Returns whether the pump is about to end this wait, because another value has come to its key.
     fn is_about_to_end(&self, entry: WaiterId) -> bool {
         let Scope { queues, locks, now, .. } = self.scope;
         let queue = queues.waiter(entry).and_then(|waiter| queues.queue(waiter.queue));
@@ -253,7 +256,7 @@ impl<'a> Graph<'a> {
         let is_any = match waiter.request.mode {
             Mode::Limit(limit) if locks.holders_of(lock) < limit as usize => return,
             Mode::Limit(_) => true,
-            // There is room beside the others, or will be when any of them goes.
+            // There is room alongside the others, or will be when any of them is released.
             Mode::Shared if held_as == Mode::Shared && !is_behind_exclusive => {
                 if locks.holders_of(lock) < holders_max {
                     return;
@@ -315,9 +318,9 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Notes the nearest request for several locks that stands ahead, if the queue `has_multis`: it waits for all others
-    /// of its kind itself. What the others ahead wait for, this one waits for too, so they need no look. Returns whether
-    /// one that stands there wants the whole lock.
+    /// Notes the nearest request for several locks that stands ahead, if the queue `has_multis`: it waits for
+    /// all others of its kind itself. This request also waits for everything that the other requests ahead wait
+    /// for, so they are skipped. Returns whether one that stands there wants the whole lock.
     fn ahead(&mut self, entry: WaiterId, waiter: &Waiter, has_multis: bool) -> bool {
         let (mut notes, mut is_behind_exclusive) = (has_multis, false);
         let mut must_look = waiter.request.mode == Mode::Shared;
@@ -377,7 +380,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Which conditions each request and each owner stands in the way of.
+    /// Lists the conditions that each request and each owner blocks.
     fn held_up(&self) -> HeldUp {
         let node = |blocker: Blocker| match blocker {
             Blocker::Request(request) => request,
@@ -404,9 +407,9 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// The conditions that each node stands in the way of, one node behind the other.
+/// The conditions that each node blocks, concatenated by node.
 struct HeldUp {
-    /// Where those of a node begin, and those of the node before end.
+    /// The index where the conditions of each node begin and those of the node before end.
     ends: Vec<usize>,
     conditions: Vec<usize>,
 }

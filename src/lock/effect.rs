@@ -9,7 +9,7 @@ use super::types::{ClientId, LockKeyBuf, Moment, OwnerBuf, Token};
 pub use super::locks::LockId;
 pub use super::queue::WaiterId;
 
-/// What the server's keyspace holds at a key.
+/// The content of the server's keyspace at a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Existing {
     /// No key.
@@ -25,13 +25,13 @@ pub enum Existing {
 /// A lock of an old client: `SET key value NX PX`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Legacy {
-    /// Whether its value is the owner of this request.
+    /// True if its value is the owner of this request.
     pub is_own: bool,
-    /// When it goes by itself.
+    /// The time at which the key expires.
     pub until: Moment,
 }
 
-/// What becomes of the key.
+/// The change of the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// It stays, and nothing that a reader could see changed.
@@ -51,7 +51,7 @@ pub enum Change {
     Deleted,
 }
 
-/// How the step is told to replicas and to the append-only file: as a fact.
+/// The fact that replicas and the append-only file receive for a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record {
     /// There is nothing to tell.
@@ -60,9 +60,9 @@ pub enum Record {
     AsAsked,
     /// The hold that this lock has now.
     Hold(LockId),
-    /// This hold, beside the others that this lock has.
+    /// This hold, in addition to the other holds of this lock.
     Holder(LockId, LockId),
-    /// The hold with this token ended by itself.
+    /// The hold with this token expired.
     Ended(Token),
     /// The key went, in the server's own words.
     Deleted,
@@ -74,11 +74,11 @@ pub enum Record {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Step<R> {
-    /// What to tell the caller.
+    /// The reply to the caller.
     pub reply: R,
-    /// What becomes of the key.
+    /// The change of the key.
     pub change: Change,
-    /// How it is told to replicas and files.
+    /// The record for replicas and files.
     pub record: Record,
 }
 
@@ -88,7 +88,7 @@ impl<R> Step<R> {
         Self { reply, change: Change::Nothing, record: Record::Nothing }
     }
 
-    /// This step, told to replicas and files behind what has ended.
+    /// Returns this step with its record placed after the one of what has ended.
     #[inline]
     pub fn behind(self, ended: Record, fx: &mut Effects) -> Self {
         match (ended, self.record) {
@@ -123,18 +123,18 @@ pub enum Event {
 /// The end of a wait. Each waiter gets exactly one (G7).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// The lock is yours. The hold is revoked if no reply that tells of it is delivered.
+    /// The lock is yours. The hold is revoked if no reply that grants it is delivered.
     Granted {
         /// Where.
         lock_key: LockKeyBuf,
-        /// Where else, for a request for several locks.
+        /// The further locks, for a request for several locks.
         others: Vec<LockKeyBuf>,
         /// The new token.
         token: Token,
         /// The owner, where the server minted it.
         minted_owner: Option<OwnerBuf>,
     },
-    /// The time to wait is over.
+    /// The waiting time has passed.
     TimedOut,
     /// The owner withdrew the request with a release.
     Withdrawn,
@@ -151,7 +151,7 @@ pub enum Answer {
 /// Something the outside is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Tell this to replicas and files too, behind the step's own record and before anything is published or answered.
+    /// Replicate this too, after the step's own record and before anything is published or answered.
     Replicate(Record),
     /// Publish that this happened to the lock.
     Publish(Event),
@@ -161,13 +161,13 @@ pub enum Effect {
         waiter: WaiterId,
         /// On which connection.
         client: ClientId,
-        /// What it is told.
+        /// The answer for the client.
         answer: Answer,
     },
 }
 
-/// What a step wants done, in this order. Most steps want one event published and nothing else: that has a
-/// place of its own, and nothing is allocated or moved for it.
+/// The effects of a step, in this order. Most steps want one event published and nothing else: that has a place
+/// of its own, and nothing is allocated or moved for it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Effects {
     first: Option<Event>,
@@ -198,12 +198,12 @@ impl Effects {
         self.rest.push(Effect::Answer { waiter, client, answer });
     }
 
-    /// Tell this to replicas and files too, behind the step's own record and what was told before.
+    /// Replicates this too, after the step's own record and the records before it.
     pub fn replicate(&mut self, record: Record) {
         self.rest.push(Effect::Replicate(record));
     }
 
-    /// What is to be told beside the step's own record, in this order.
+    /// The records in addition to the step's own, in this order.
     pub fn records(&self) -> impl Iterator<Item = Record> {
         self.rest.iter().filter_map(|effect| match effect {
             Effect::Replicate(record) => Some(*record),
@@ -217,19 +217,19 @@ impl Effects {
         self.first.take()
     }
 
-    /// Everything but what [`Self::take_first`] gives. What is to be told is told before.
+    /// Everything but what [`Self::take_first`] gives. The records come before anything else.
     pub fn drain(&mut self) -> impl Iterator<Item = Effect> {
         self.rest.drain(..)
     }
 
-    /// Whether there is nothing but what [`Self::take_first`] gives.
+    /// Returns true if there is nothing but the effect of [`Self::take_first`].
     #[inline]
     #[must_use]
     pub const fn is_drained(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// How many effects it has room for.
+    /// The number of effects that it has room for.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.rest.capacity()
@@ -249,12 +249,12 @@ impl IntoIterator for Effects {
     }
 }
 
-/// What the pump is to do next: it is due by now, or a step or a callback made a note of it.
+/// A task for the pump: it is due by now, or a step or a callback noted it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {
     /// Nothing yet: a little work was done that finds out.
     AskAgain,
-    /// This request has waited long enough: tell its client.
+    /// This request has timed out: notify its client.
     TimeOut(WaiterId),
     /// The lease of this lock, here, has run out: end it.
     Expire(LockKeyBuf, LockId),
@@ -264,7 +264,7 @@ pub enum Task {
     Multi(WaiterId),
     /// The lease of the hold with this token runs otherwise than readers know: tell them.
     ReplicateAgain(LockKeyBuf, Token),
-    /// The owner of the hold with this token may never be told of it: end it if that is so, then settle.
+    /// The owner of the hold with this token may never receive its grant: if so, end it, then settle.
     Revoke(LockKeyBuf, Token),
 }
 

@@ -1,8 +1,8 @@
 //! The core: what a lock is and every rule about it, without Redis.
 //!
-//! No server type, no clock, no randomness, no I/O, no `unsafe`. Time comes in as an argument, what is
-//! to be done goes out as values. The same inputs give the same results, so every rule is tested
-//! without a server, and a simulation of a whole group of servers is a loop.
+//! No server type, no clock, no randomness, no I/O, no `unsafe`. Time comes in as an argument, effects go out as
+//! values. The same inputs give the same results, so every rule is tested without a server, and a simulation of a
+//! whole group of servers is a loop.
 //!
 //! # The rules in prose
 //!

@@ -1,9 +1,9 @@
 //! The requests that wait, in what order, until when (G5, G7, G8).
 //!
 //! One queue for each lock key that has waiters: a doubly linked list through the waiters' records. So leaving from
-//! the middle (a timeout, a closed connection) costs as little as leaving from the head. Queues are found by lock
-//! key, waiters by their number or by (lock key, owner). The last waiter to leave takes its queue with it: a name
-//! that nobody waits for leaves nothing behind.
+//! the middle (a timeout, a closed connection) costs as little as leaving from the head. Queues are found by lock key,
+//! waiters by their number or by (lock key, owner). The last waiter to leave removes its queue: a name without waiters
+//! takes no memory.
 
 mod check;
 mod multi;
@@ -33,12 +33,12 @@ pub type QueueId = Id<Queue>;
 /// Number of a request for several locks at once.
 pub type MultiId = Id<Multi>;
 
-/// What a waiting request asked for.
+/// The arguments of a waiting request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The owner that asks.
     pub owner: OwnerBuf,
-    /// Whether the server minted the owner, and the answer must name it.
+    /// True if the server minted the owner, so that the answer must name it.
     pub owner_is_minted: bool,
     /// The lease to grant, counted from the grant.
     pub lease_ms: u64,
@@ -48,16 +48,16 @@ pub struct Request {
     pub until: Option<Moment>,
     /// The connection that waits. `None`: a reservation that its owner asks after now and then (QUEUE).
     pub client: Option<ClientId>,
-    /// How the lock is to be held.
+    /// The mode in which to hold the lock.
     pub mode: Mode,
-    /// What is to bind the hold to its connection.
+    /// The binding of the hold to its connection.
     pub binding: Binding,
-    /// Whether the owner asked to be counted.
+    /// True if the owner asked to be counted.
     pub is_reentrant: bool,
 }
 
 impl Request {
-    /// Whether it can only be granted when the whole lock is free.
+    /// Returns true if it can be granted only when the whole lock is free.
     const fn is_plain(&self) -> bool {
         matches!(self.mode, Mode::Exclusive) && self.client.is_some()
     }
@@ -68,7 +68,7 @@ impl Request {
 pub struct Waiter {
     /// The queue it stands in.
     pub queue: QueueId,
-    /// What it asked for.
+    /// The request.
     pub request: Request,
     /// The request for several locks that it is a part of.
     pub multi: Option<MultiId>,
@@ -77,7 +77,7 @@ pub struct Waiter {
     /// Other requests of the same owner, in other queues.
     same_before: Option<WaiterId>,
     same_behind: Option<WaiterId>,
-    /// Where it stands in the ranks of its queue, if that has any.
+    /// Its slot in the ranks of its queue, if the queue has any.
     slot: usize,
     seat: Seat,
 }
@@ -89,7 +89,7 @@ pub struct Multi {
     pub entries: Vec<WaiterId>,
     /// The queue that it was found to wait for. Nothing that happens elsewhere helps it.
     pub held_up_in: Option<QueueId>,
-    /// Whether the pump has been asked to look at it.
+    /// True if the pump was asked to examine it.
     pub is_noted: bool,
 }
 
@@ -104,23 +104,23 @@ impl Timed for Waiter {
 pub struct Queue {
     /// Which lock key.
     pub lock_key: LockKeyBuf,
-    /// Whether the pump has been asked to look at it.
+    /// True if the pump was asked to examine it.
     pub is_noted: bool,
     /// How many wait.
     pub len: usize,
-    /// How they want to hold the lock; all agree on its kind.
+    /// The mode that they request; all agree on its kind.
     pub mode: Mode,
     /// The lock that they wait for, as of the last look; stale once it is gone.
     pub lock: Option<LockId>,
-    /// How many of them want other locks too.
+    /// The number of them that request other locks too.
     pub multis: usize,
-    /// When to look whether the lock is free, because nobody will tell.
+    /// The time at which to recheck whether the lock is free, when no event will report it.
     look_at: Option<Moment>,
     /// A lock that came to this key other than by a grant, since anything was decided here. It ends all waits here.
     pub arrived: Option<LockId>,
     /// Everybody here wants the whole lock, and nothing else.
     is_plain: bool,
-    /// Where reservations stand; begins with the first one.
+    /// The ranks of the reservations; built with the first one.
     ranks: Option<Box<ranks::Ranks>>,
     head: Option<WaiterId>,
     tail: Option<WaiterId>,
@@ -135,10 +135,10 @@ pub struct Queues {
     /// The queue that was asked for last.
     asked_for: Cell<Option<QueueId>>,
     by_owner: ByHash<WaiterId>,
-    /// One request of each owner, the others behind it.
+    /// One request of each owner, which links to the owner's others.
     owners: ByHash<WaiterId>,
     multis: Arena<Multi>,
-    /// How many requests are to bind their holds to their connections.
+    /// The number of requests for holds with a binding to their connections.
     binding: usize,
     /// Lines that somebody left whose going may let others in.
     left: Vec<QueueId>,
@@ -149,13 +149,13 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// How many requests wait, over all keys.
+    /// The number of waiting requests, over all keys.
     #[must_use]
     pub const fn waiters(&self) -> usize {
         self.waiters.len()
     }
 
-    /// Whether any request is to bind its hold to its connection.
+    /// Returns true if any request is for a hold with a binding to its connection.
     #[inline]
     #[must_use]
     pub const fn have_bindings(&self) -> bool {
@@ -200,7 +200,7 @@ impl Queues {
         }
     }
 
-    /// The first queue at this place or behind it: see [`Arena::first_from`].
+    /// Returns the first queue at or after this place: see [`Arena::first_from`].
     pub fn first_from(&self, place: &mut usize) -> Option<QueueId> {
         self.queues.first_from(place)
     }
@@ -292,7 +292,7 @@ impl Queues {
         self.waiters.get(waiter)?.ahead
     }
 
-    /// Whether everybody in the queue at this key wants the whole lock, and nothing else.
+    /// Returns whether every request in the queue at this key is for the whole lock, and for nothing else.
     #[must_use]
     pub fn is_plain(&self, queue: QueueId) -> bool {
         self.queues.get(queue).is_none_or(|queue| queue.is_plain)
@@ -305,7 +305,7 @@ impl Queues {
         }
     }
 
-    /// Whether somebody left a queue whose going may let others in.
+    /// Returns true if a waiter left a queue, which may unblock others.
     #[inline]
     #[must_use]
     pub const fn has_left(&self) -> bool {
@@ -451,8 +451,8 @@ impl Queues {
         let is_empty = self.queues.get_mut(waiter.queue).is_some_and(|queue| {
             queue.len -= 1;
             queue.multis -= usize::from(waiter.multi.is_some());
-            // Where all wait for the whole lock, one of them comes in when a hold ends. Thousands are let into one lock in
-            // one step.
+            // If all requests are for the whole lock, one of them is granted when a hold ends. Thousands are let into
+            // one lock in one step.
             if queue.len > 0 && !queue.is_plain && self.left.last() != Some(&waiter.queue) {
                 self.left.push(waiter.queue);
             }

@@ -1,13 +1,13 @@
-//! What INFO tells about the past (CONTRACT 8).
+//! The counters and durations that INFO reports (CONTRACT 8).
 
 use hdrhistogram::Histogram;
 
-/// How often each thing happened since the module was loaded, and how long waits and holds took.
+/// Counts of events since the module was loaded, and durations of waits and holds.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Holds begun by a decision of this server, and those that go on as another kind or under a new token.
+    /// Holds started by a decision of this server, and those that continue as another kind or under a new token.
     pub grants: u64,
-    /// How many of these grants somebody waited for.
+    /// The number of these grants that a request waited for.
     pub contended_grants: u64,
     /// Holds given up by their owner, also for a new grant to the same, or taken back before the owner heard of them.
     pub releases: u64,
@@ -23,9 +23,9 @@ pub struct Stats {
     pub deadlocks: u64,
     /// Commands that did not run because their token was not live.
     pub fenced: u64,
-    /// How long granted requests had waited, in milliseconds.
+    /// The waiting times of granted requests, in milliseconds.
     pub waits: Durations,
-    /// How long ended holds had lasted, in milliseconds.
+    /// The durations of ended holds, in milliseconds.
     pub holds: Durations,
 }
 
@@ -41,7 +41,8 @@ pub const BUCKETS_MS: [u64; 14] =
 /// digits.
 #[derive(Clone, Debug)]
 pub struct Durations {
-    /// How many lasted each of the first milliseconds: most do, and counting them here costs next to nothing.
+    /// The number of durations of each of the first milliseconds: most are that short, and counting them here costs
+    /// next to nothing.
     short: [u64; SHORT_MS],
     long: Option<Box<Long>>,
 }
@@ -50,7 +51,7 @@ pub struct Durations {
 #[derive(Clone, Debug)]
 struct Long {
     histogram: Histogram<u64>,
-    /// How many lasted no longer than each of [`BUCKETS_MS`] and longer than the one before.
+    /// The number of durations up to each of [`BUCKETS_MS`] and longer than the one before.
     buckets: [u64; BUCKETS_MS.len()],
     sum_ms: u64,
 }
@@ -89,20 +90,20 @@ impl Durations {
         }
     }
 
-    /// How many there were.
+    /// The number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.short.iter().sum::<u64>() + self.long.as_ref().map_or(0, |long| long.histogram.len())
     }
 
-    /// How long all of them took together, in milliseconds.
+    /// The sum of all durations, in milliseconds.
     #[must_use]
     pub fn sum_ms(&self) -> u64 {
         let short: u64 = (0..).zip(self.short).map(|(ms, count)| ms * count).sum();
         short.saturating_add(self.long.as_ref().map_or(0, |long| long.sum_ms))
     }
 
-    /// How many lasted no longer than each of [`BUCKETS_MS`].
+    /// Returns the number of durations up to each of [`BUCKETS_MS`].
     #[must_use]
     pub fn buckets(&self) -> [u64; BUCKETS_MS.len()] {
         let mut counts = self.long.as_ref().map_or_else(Default::default, |long| long.buckets);

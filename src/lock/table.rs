@@ -3,16 +3,16 @@
 //! The table is the unit of the core, and not the single lock, because owners, deadlines and tokens
 //! span locks. Its steps are spread over files by their callers:
 //!
-//! * [`decide`]: a client asks, on a primary. What the plain exclusive lock needs is done here, on a short path.
+//! * [`decide`]: a client asks, on a primary. The plain exclusive lock takes a short path, in this file.
 //! * [`kinds`]: the same for requests and locks of all kinds; [`multi`]: for several locks in one step.
 //! * [`admit`]: who is let in when a lock, or a place in it, is free.
-//! * [`ended`]: something ended by itself or from outside: leases, timeouts, keys that went away;
-//!   [`connections`]: connections that closed.
+//! * [`ended`]: ends by time or from outside: leases, timeouts, keys that were removed; [`connections`]: connections
+//!   that closed.
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
-//! * [`outbox`], [`notices`]: what is to be published, in its order.
+//! * [`outbox`], [`notices`]: the events to publish, in order.
 //! * [`noted`], [`tasks`]: what the pump is to look at.
 //! * [`away`]: those who waited when this server stopped deciding, or was to grant nothing any more.
-//! * [`revoke`]: holds whose owners were not told of them yet, and what becomes of these.
+//! * [`revoke`]: holds whose grants were not delivered yet, and their revocation.
 //! * [`leaving`]: no lock is granted any more, because the module is to go.
 //! * [`describe`]: what INFO, FENCE and the tests want to know.
 

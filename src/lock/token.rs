@@ -16,7 +16,7 @@
 use super::types::{TOKEN_MAX, Token};
 use crate::sabotage::{self, Rule};
 
-/// How far the wall clock may run ahead of the tokens before the clock jumps to it, in microseconds.
+/// The distance by which the wall clock may run ahead of the tokens before the clock jumps to it, in microseconds.
 ///
 /// A jump costs a longer record. Ten milliseconds keep the tokens of an idle server equal to wall
 /// time and make jumps rare on a busy one. Lagging is harmless: only a lead could outlive a failover.
@@ -26,10 +26,10 @@ pub const JUMP_US: u64 = 10_000;
 /// wrong: a token from it could leave none for others.
 const WALL_US_MAX: u64 = TOKEN_MAX - (1 << 50);
 
-/// How a minted token travels to replicas and files.
+/// The way in which a minted token reaches replicas and files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Travel {
-    /// The reader of the stream counts to the same token by itself.
+    /// The reader of the stream derives the same token by counting.
     Implicit,
     /// The record must name the token.
     Explicit,
@@ -42,14 +42,14 @@ pub struct TokenClock {
     replicated: u64,
     /// Some reader starts from nothing (a new append-only file): the next grant must name its token.
     must_be_explicit: bool,
-    /// It never lags behind the wall clock.
+    /// True if it never lags behind wall time.
     is_close: bool,
 }
 
 impl TokenClock {
-    /// Keeps it from lagging behind the wall clock from here on. Where locks move between servers, this server must not
-    /// give out a token again that another one has given out. It may not know of that token, because its lock was
-    /// free again when it moved.
+    /// Stops it from lagging the wall clock from now on. If locks move between servers, this server must never issue a
+    /// token that another one has issued. It may not know of that token, because its lock was free again when it
+    /// moved.
     pub const fn follow_closely(&mut self) {
         self.is_close = true;
     }
@@ -60,7 +60,7 @@ impl TokenClock {
         self.last
     }
 
-    /// What readers of the stream count from.
+    /// The token from which readers of the stream count.
     #[must_use]
     pub const fn replicated_token(&self) -> u64 {
         self.replicated
@@ -106,8 +106,8 @@ impl TokenClock {
         travel
     }
 
-    /// The stream named this token. An older one than it has named before is that of a hold that goes on in another
-    /// way: nobody counts from there.
+    /// The stream named this token. A token older than the last one belongs to a hold that continues in another way:
+    /// readers do not count from there.
     pub fn hear(&mut self, token: Token) {
         if token.get() > self.replicated {
             self.replicated = token.get();
@@ -126,12 +126,12 @@ impl TokenClock {
         self.must_be_explicit = true;
     }
 
-    /// The token that was minted last is nobody's, so readers do not count it: the next grant names its own.
+    /// Discards the token that was minted last: readers do not count it, so the next grant names its own.
     pub const fn waste(&mut self) {
         self.must_be_explicit = true;
     }
 
-    /// Readers of the stream are told to count from nothing: the next grant, if there is one, names its token.
+    /// Makes readers of the stream count from nothing: the next grant, if there is one, names its token.
     pub const fn replicate_fresh_start(&mut self) {
         self.replicated = 0;
     }

@@ -76,21 +76,21 @@ impl fmt::Display for Token {
     }
 }
 
-/// How a lock is held (CONTRACT 2). All who hold or wait for a lock agree on its kind: exclusive and shared are one,
+/// The mode of a hold (CONTRACT 2). All who hold or wait for a lock agree on its kind: exclusive and shared are one,
 /// each limit is one of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Mode {
     /// By one.
     #[default]
     Exclusive,
-    /// By any number, as long as nobody holds it exclusively.
+    /// Held by any number, as long as it is not held exclusively.
     Shared,
     /// By this many at most, 1 to [`LIMIT_MAX`]: a semaphore.
     Limit(u32),
 }
 
 impl Mode {
-    /// Whether a lock can be asked for in both ways at the same time.
+    /// Returns whether a lock can be requested in both modes at the same time.
     #[must_use]
     pub const fn agrees_with(self, other: Self) -> bool {
         match (self, other) {
@@ -107,7 +107,7 @@ pub const LIMIT_MAX: u32 = 1_000_000;
 /// Most times that a hold can be acquired again (REENTRANT).
 pub const COUNT_MAX: u32 = 1_000_000_000;
 
-/// What binds a hold to the connection that acquired or renewed it last.
+/// The binding of a hold to the connection that acquired or renewed it last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Binding {
     /// When the connection closes, the lease is cut to at most this.
@@ -122,13 +122,13 @@ impl Binding {
     /// No binding: the lease is all there is.
     pub const NONE: Self = Self { ephemeral_ms: None, is_keepalive: false, is_running: false };
 
-    /// Whether the lease does not run.
+    /// Returns true if the lease is paused.
     #[must_use]
     pub const fn is_paused(self) -> bool {
         self.is_keepalive && !self.is_running
     }
 
-    /// Whether there is no binding.
+    /// Returns true if there is no binding.
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.ephemeral_ms.is_none() && !self.is_keepalive
@@ -145,7 +145,7 @@ const OWNER_INLINE: usize = if cfg!(test) { 2 } else { 40 };
 /// An owner that is kept for itself.
 pub type OwnerBuf = smallvec::SmallVec<[u8; OWNER_INLINE]>;
 
-/// Where a lock lives: database and key. Borrowed.
+/// The database and key of a lock. Borrowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct LockKey<'a> {
     /// Number of the database.
@@ -162,7 +162,7 @@ impl LockKey<'_> {
     }
 }
 
-/// Where a lock lives. Owned.
+/// The database and key of a lock. Owned.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LockKeyBuf {
     /// Number of the database.

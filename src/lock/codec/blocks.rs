@@ -19,7 +19,7 @@
 //!           owner, all that is left of the row
 //! ```
 //!
-//! What this module cannot have written is refused, never repaired (G14).
+//! Bytes that this module cannot have written are refused, never repaired (G14).
 
 use std::ops::Deref;
 
@@ -221,7 +221,7 @@ fn open(block: &[u8]) -> Result<(u8, bool, &[u8]), &'static str> {
     Ok((version, flags == IS_LAST, rest))
 }
 
-/// How the lock is held, and by how many; `None`: it is empty.
+/// Reads how the lock is held, and the number of its holders; `None` for an empty lock.
 fn read_kind(rest: &mut &[u8]) -> Result<Option<(Mode, usize)>, &'static str> {
     let [kind] = take(rest)?;
     let (mode, most) = match kind {
@@ -274,7 +274,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], &'static str> {
     Ok(*first)
 }
 
-/// Whether each owner holds once.
+/// Returns whether no owner holds twice.
 fn are_distinct(holds: &[SavedHold]) -> bool {
     if holds.len() < 2 {
         return true;
@@ -399,7 +399,7 @@ mod tests {
         }
     }
 
-    /// What is said of a lock that is written so, with these bytes in place of those at `at` of its only block.
+    /// Returns the reason why the block of this lock is refused after these bytes were written at `at`.
     fn refusal(lock: &SavedLock, at: usize, bytes: &[u8]) -> Option<&'static str> {
         let mut blocks = written(b"k", Some(lock));
         assert_eq!(blocks.len(), 1);
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn holders_and_their_order_are_checked() {
-        // Behind the kind: the limit, the number of holders, and the first row.
+        // After the kind: the limit, the number of holders, and the first row.
         let limited = |at: usize, number: u32| refusal(&locks()[4], at, &number.to_le_bytes());
         assert_eq!((limited(11, 0), limited(11, LIMIT_MAX + 1)), (Some(UNKNOWN_KIND), Some(UNKNOWN_KIND)));
         assert_eq!(limited(11, 2), Some(BAD_NUMBER), "more hold than may");

@@ -1,4 +1,4 @@
-//! What files, payloads and records say of a lock, and what `DEBUG DIGEST-VALUE` makes of it.
+//! The content of a lock in files, payloads and records, and its digest for `DEBUG DIGEST-VALUE`.
 
 use crate::lock::types::{Binding, Mode, OwnerBuf, Token};
 
@@ -9,18 +9,18 @@ pub struct SavedHold {
     pub owner: OwnerBuf,
     /// The fencing token.
     pub token: Token,
-    /// What was left of the lease.
+    /// The remaining lease.
     pub left_ms: u64,
-    /// How many releases it takes.
+    /// The number of releases that it takes.
     pub count: u32,
-    /// What bound it to its connection.
+    /// Its binding to its connection.
     pub binding: Binding,
 }
 
 /// A lock on its way between servers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SavedLock {
-    /// How it is held.
+    /// The kind of hold.
     pub mode: Mode,
     /// By whom, in the order of their tokens; never empty.
     pub holds: Vec<SavedHold>,
@@ -35,10 +35,10 @@ pub enum Digested<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Adds what a lock is to a digest; `None`: a lock that nobody holds.
+/// Adds a lock to a digest; `None` for a lock without a hold.
 ///
-/// The lease is left out: it is the same on two servers only within their age. What the first version knew has the
-/// digest that it gave it.
+/// The lease is left out: it is the same on two servers only within their age. A lock that the first version
+/// could express keeps the digest that the first version gave it.
 pub fn digest<'a>(lock: Option<&'a SavedLock>, mut add: impl FnMut(Digested<'a>)) {
     use Digested::{Bytes, Number};
     let Some(SavedLock { mode, holds }) = lock else {

@@ -1,4 +1,4 @@
-//! What waits when this server stops deciding: all of it is over in one step.
+//! The waits that are pending when this server stops deciding: all of them end in one step.
 
 use super::{Confirmations, WaitId};
 
@@ -19,13 +19,13 @@ impl Confirmations {
         self.forget_replicas();
     }
 
-    /// Whether there is anything left of what waited when this server stopped deciding.
+    /// Returns true if waits of the time before this server stopped deciding are left.
     #[must_use]
     pub fn has_gone(&self) -> bool {
         !self.gone.is_empty()
     }
 
-    /// Whether this wait is over because this server stopped deciding.
+    /// Returns whether this wait ended because this server stopped deciding.
     #[must_use]
     pub fn is_gone(&self, wait: WaitId) -> bool {
         wait <= self.gone_up_to

@@ -61,7 +61,7 @@ fn many_confirmed_waits_are_answered_in_several_turns() {
     assert!(all.is_behind());
     assert_eq!(all.take_some_over(at(4), 0, 9), []);
     assert!(all.is_behind(), "nobody was told, and others are to be");
-    // A client that is not told in time is not told.
+    // A client that is not notified in time is never notified.
     let mut over = vec![(waits[2], Verdict::Failed)];
     over.extend(confirmed(3..5));
     assert_eq!(all.take_some_over(at(52), 2, 9), over);

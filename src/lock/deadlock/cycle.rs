@@ -1,4 +1,4 @@
-//! Which cycle a search has found, to be told to the one that would close it.
+//! The cycle that a search has found, reported to the request that would close it.
 
 use std::collections::VecDeque;
 
@@ -68,7 +68,7 @@ impl Graph<'_> {
         &self.requests_of_owners[self.owners[owner].requests.clone()]
     }
 
-    /// What a request waits for in vain.
+    /// The edges that show why this request waits.
     fn edges(&self, request: usize) -> impl Iterator<Item = Edge> {
         let conditions = self.conditions[self.requests[request].conditions.clone()].iter();
         let unmet = conditions.filter(|condition| condition.unmet > 0);

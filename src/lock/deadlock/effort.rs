@@ -1,11 +1,12 @@
-//! How far a search for deadlocks goes, and for tests how far it went.
+//! The bound on a search for deadlocks, and for tests a count of its steps.
 
 use crate::lock::lowered;
 
-/// How many holders and requests are looked at for one request that is about to wait.
+/// The most holders and requests that are examined for one request that is about to wait.
 pub const STEPS_MAX: usize = 4096;
 
-/// Whether a search ends that has looked at `steps` holders and requests. A test may let it end earlier.
+/// Returns whether a search stops that has examined `steps` holders and requests. A test may let it end
+/// earlier.
 pub(super) fn is_spent(steps: usize) -> bool {
     lowered::is_search_spent(steps, STEPS_MAX)
 }

@@ -1,4 +1,4 @@
-//! What most requests need no search for.
+//! The usual requests, which need no search.
 
 use crate::lock::locks::{LockId, Locks};
 use crate::lock::queue::{Queue, Queues, WaiterId};

@@ -8,7 +8,7 @@ use super::terms::NewHold;
 use crate::lock::types::{Binding, ClientId, Moment};
 
 impl Locks {
-    /// How many releases a hold takes from now on.
+    /// Sets the number of releases that a hold takes from now on.
     pub fn set_count(&mut self, id: LockId, count: u32) {
         if self.hold(id).is_some_and(|hold| hold.count() != count) {
             self.change_overflow(id, |overflow| overflow.count = count);
@@ -38,20 +38,20 @@ impl Locks {
         }
     }
 
-    /// Whether there is more to a hold than its record says.
+    /// Returns true if a hold has data that does not fit its record.
     #[inline(always)]
     #[must_use]
     pub fn has_overflow(&self, id: LockId) -> bool {
         self.overflows.len() > 0 && self.head(id).is_some_and(|(head, _)| head.has(Flag::Overflow))
     }
 
-    /// Whether the lease of this hold does not run, or is not on the wheel yet.
+    /// Returns true if the lease of this hold is paused or not on the wheel yet.
     #[must_use]
     pub fn is_paused(&self, id: LockId) -> bool {
         self.hold(id).is_some() && self.overflows.get(id.index()).is_some_and(|kept| kept.binding.is_paused())
     }
 
-    /// What a hold that begins has beside its record.
+    /// Stores the part of a new hold that does not fit its record.
     #[inline]
     pub(super) fn bind_new(&mut self, id: LockId, hold: &NewHold<'_>) {
         if !hold.binding.is_none() {
@@ -79,8 +79,8 @@ impl Locks {
         true
     }
 
-    /// Binds a hold like this, to this connection; to the same as before if none is named. Returns whether its lease
-    /// stands still from here on, at what is left of it: readers have to be told how much that is.
+    /// Binds a hold like this, to this connection; to the same as before if none is named. Returns whether its
+    /// lease is paused from now on, with the remaining time: readers must receive that time.
     pub fn rebind(&mut self, id: LockId, now: Moment, binding: Binding, client: Option<ClientId>) -> bool {
         self.put_on_wheel(id);
         let Some((was, left_ms)) = self.hold(id).map(|hold| (hold.binding(), hold.left_ms(now))) else {
@@ -89,7 +89,7 @@ impl Locks {
         if was.is_none() && binding.is_none() {
             return false;
         }
-        // Without a connection it goes on as it was.
+        // Without a connection its lease keeps the state that it had.
         let is_running = binding.is_keepalive && was.is_running && client.is_none();
         let binding = Binding { is_running, ..binding };
         self.change_overflow(id, |overflow| {
@@ -106,7 +106,8 @@ impl Locks {
         !was.is_paused() && binding.is_paused()
     }
 
-    /// A hold of another server's goes on as that one tells: with this lease, bound like this to a connection there.
+    /// Continues a replicated hold as its primary describes it: with this lease, and this binding to a
+    /// connection there.
     pub fn go_on_as_replicated(&mut self, id: LockId, now: Moment, lease_ms: u64, binding: Binding) {
         self.put_on_wheel(id);
         self.leases.remove(&mut self.records, id.index());
@@ -139,7 +140,7 @@ impl Locks {
         is_bound
     }
 
-    /// Whether a hold is orphaned.
+    /// Returns true if a hold is orphaned.
     #[must_use]
     pub const fn has_orphaned(&self) -> bool {
         self.overflows.has_orphaned()
@@ -157,7 +158,7 @@ impl Locks {
         self.overflows.forget_connections(closed);
     }
 
-    /// Whether it is to be found out yet which holds are orphaned.
+    /// Returns true if some holds are not classified as orphaned or bound yet.
     #[must_use]
     pub fn has_unbound(&self) -> bool {
         self.overflows.has_unbound()
@@ -177,7 +178,7 @@ impl Locks {
         self.overflows.let_run(at)
     }
 
-    /// Whether such a lease may not be on the wheel yet.
+    /// Returns true if such a lease may not be on the wheel yet.
     #[must_use]
     pub const fn has_running(&self) -> bool {
         self.overflows.has_running()
@@ -225,7 +226,7 @@ impl Locks {
         }
     }
 
-    /// Whether any hold has a binding, whether its connection is open or not.
+    /// Returns true if any hold has a binding, whether its connection is open or not.
     #[must_use]
     pub const fn has_bindings(&self) -> bool {
         self.overflows.has_bindings()

@@ -1,8 +1,9 @@
 //! Holders whose lock is gone, a few of which are let go at a time.
 //!
-//! When the key of a lock goes that very many hold, all of their holds end in one moment. To end each of them takes
-//! much longer than to take their list out of use. So that is all that is done at once: from then on nobody finds the
-//! lock, and its holds are not counted. Their records stay, with their leases, until they are taken out here.
+//! When the key of a lock goes that very many hold, all of their holds end in one moment. To end each of them
+//! takes much longer than to take their list out of use. So only the list is removed at once: from then on the
+//! lock cannot be found, and its holds are not counted. Their records stay, with their leases, until they are
+//! taken out here.
 
 use super::holders::Holders;
 use super::id::LockId;
@@ -22,14 +23,14 @@ impl Locks {
         holds
     }
 
-    /// Whether there are any that [`Self::take_detached`] has not come to the end of.
+    /// Returns true if there are any that [`Self::take_detached`] has not removed yet.
     #[must_use]
     pub fn has_detached(&self) -> bool {
         !self.holder_lists.detached.is_empty()
     }
 
-    /// Ends the hold of one of those whose lock was gone first, at that moment, and says whether its lease was over by
-    /// then. `None`: it was the last of its lock.
+    /// Ends one hold of the lock that was removed first, as of that moment, and returns whether its lease had
+    /// expired by then. `None`: it was the last of its lock.
     pub fn take_detached(&mut self, then: Moment) -> Option<(Ended, bool)> {
         let lists = &mut self.holder_lists;
         let Some(holder) = lists.detached.front_mut().and_then(Holders::pop) else {
@@ -44,7 +45,7 @@ impl Locks {
         Some((ended?, is_over))
     }
 
-    /// Whether the lock of this holder is gone, and the holder is to be taken out yet.
+    /// Returns true if the lock of this holder was removed, and the holder's record was not.
     #[must_use]
     pub fn is_detached(&self, holder: LockId) -> bool {
         let detached = &self.holder_lists.detached;

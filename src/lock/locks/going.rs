@@ -1,8 +1,8 @@
 //! All locks of a set that is gone as a whole, worked off a few at a time.
 //!
-//! When a database is emptied, all of its locks end in one moment. To tell of each of a million and to give back its
-//! memory takes much longer. So the set goes out of use at once, and is taken apart here: first the locks that several
-//! hold, holder by holder, then the others, page by page.
+//! When a database is emptied, all of its locks end in one moment. Reporting a million of them and freeing
+//! their memory takes much longer. So the set goes out of use at once, and is taken apart here: first the locks
+//! that several hold, holder by holder, then the others, page by page.
 
 use std::collections::VecDeque;
 
@@ -19,9 +19,9 @@ pub struct Going {
     locks: Locks,
     /// The lock that is being taken apart, if several hold it.
     holders: Option<Holders>,
-    /// Whether its end was told.
+    /// True if its end was reported.
     is_told: bool,
-    /// What was bound to connections: trees, which take time to drop.
+    /// The bindings to connections: trees, which take time to drop.
     unbound: VecDeque<Unbound>,
 }
 
@@ -32,7 +32,7 @@ pub struct Gone<'a> {
     pub lock: Lock<'a>,
     /// The hold.
     pub hold: Hold<'a>,
-    /// Nobody was told of the end of the same lock yet.
+    /// True if the end of the same lock has not been reported yet.
     pub is_first: bool,
 }
 
@@ -44,13 +44,14 @@ impl Going {
         Self { locks, holders: None, is_told: false, unbound }
     }
 
-    /// How many holds there are still.
+    /// The number of holds that are left.
     #[must_use]
     pub const fn holds(&self) -> usize {
         self.locks.holds()
     }
 
-    /// Whether there are holders whose locks were gone before. They are taken out first, by [`Self::locks_mut`].
+    /// Returns true if there are holders of locks that were removed before. They are taken out first, by
+    /// [`Self::locks_mut`].
     #[must_use]
     pub fn has_detached(&self) -> bool {
         self.locks.has_detached()
@@ -61,8 +62,8 @@ impl Going {
         &mut self.locks
     }
 
-    /// Takes one record out; what `tell` makes of the hold that it had is given back. It returns whether that tells of
-    /// the lock's end. `None`: nothing is left.
+    /// Takes one record out; what `tell` makes of the hold that it had is given back. The first value returned
+    /// by `tell` says whether it reports the end of the lock. `None`: nothing is left.
     pub fn take_one<R>(&mut self, tell: impl FnOnce(&Gone<'_>) -> (bool, R)) -> Option<Option<R>> {
         let Some((id, is_alone)) = self.next() else {
             return self.take_rest().then_some(None);
@@ -76,7 +77,7 @@ impl Going {
         Some(told.map(|told| told.1))
     }
 
-    /// Takes out one piece of what is kept beside the records. Returns whether there was any.
+    /// Frees one piece of the data outside of the records. Returns whether there was any.
     fn take_rest(&mut self) -> bool {
         while let Some(unbound) = self.unbound.front_mut() {
             if unbound.next().is_some() {
@@ -113,8 +114,7 @@ impl Locks {
         Self { epoch, holder_lists, newest_client: self.newest_client, ..Self::default() }
     }
 
-    /// Whether all numbers that were given out stand for holds under keys of these databases, and no lock is anywhere
-    /// else. `false` if that is not known.
+    /// Returns whether every record is a hold under a key of these databases; `false` also if that is unknown.
     #[must_use]
     pub fn are_all_in(&self, is_concerned: impl Fn(u32) -> bool) -> bool {
         self.records.0.len() == self.holds && !self.prefixes.may_be_in(|db| !is_concerned(db))
@@ -156,7 +156,7 @@ mod tests {
         NewHold { owner: owner.as_bytes(), token, lease_ms, client: Some(ClientId(number)), binding }
     }
 
-    /// Takes all out. Returns what was told: the name, the token, and whether it was the first of its lock.
+    /// Takes all out. Returns what was reported: the name, the token, and whether it was the first of its lock.
     fn take_all(going: &mut Going) -> Vec<(String, u64, bool)> {
         let mut told = Vec::new();
         let mut holds = going.holds();

@@ -1,4 +1,4 @@
-//! What a record says, read where it lies.
+//! A view of a record, read in place.
 
 use std::ops::Deref;
 
@@ -11,7 +11,7 @@ use super::record::{self, Flag, Head, Name, Owner, SPILLED};
 use super::state::{Locks, Spilled};
 use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Moment, Token};
 
-/// An owner as it was given. Of a UUID, a record has no more than the 16 bytes.
+/// An owner as it was given. For a UUID, a record stores only the 16 bytes.
 #[derive(Clone, Debug)]
 pub enum OwnerText<'a> {
     /// The text of a UUID.
@@ -71,13 +71,13 @@ impl<'a> Lock<'a> {
         record::name(self.head, self.tail)
     }
 
-    /// Where its key is. A hold is bound to its name: a lock that was renamed has none.
+    /// Returns the database and name of its key. A hold is bound to its name: a lock that was renamed has none.
     #[must_use]
     pub fn lock_key(self) -> Option<LockKeyBuf> {
         self.name()?.lock_key(&self.locks.prefixes)
     }
 
-    /// Whether its key is there.
+    /// Returns whether its key is that one.
     #[must_use]
     pub fn is_at(self, lock_key: LockKey<'_>) -> bool {
         self.name().is_some_and(|name| name.is(&self.locks.prefixes, lock_key))
@@ -98,7 +98,8 @@ pub struct Hold<'a> {
 }
 
 impl<'a> Hold<'a> {
-    /// Whether it came by a payload, a file or the stream of a primary, and its owner has not shown since.
+    /// Returns true if it came from a payload, a file or the stream of a primary, and its owner has not
+    /// connected since.
     #[must_use]
     pub fn is_restored(self) -> bool {
         self.client().is_none()
@@ -110,11 +111,11 @@ impl<'a> Hold<'a> {
         self.token
     }
 
-    /// Whether the lease has ended. The hold is over, even if nothing has cleared it away yet.
+    /// Returns whether the lease has expired. The hold has ended, even if its record is still there.
     #[inline]
     #[must_use]
     pub fn is_over(self, now: Moment) -> bool {
-        // One that was kept alive ends later than its record says.
+        // A lease that was kept alive ends later than its record says.
         self.lock.head.until_us() <= now.0 && self.until_us().is_some_and(|until| until <= now.0)
     }
 
@@ -130,7 +131,7 @@ impl<'a> Hold<'a> {
         self.lock.overflow().map_or(0, |overflow| overflow.lease_ms)
     }
 
-    /// Whether a lease of this length, from now, would end later.
+    /// Returns whether a lease of this length, from now, would end later.
     #[must_use]
     pub fn ends_before(self, now: Moment, lease_ms: u64) -> bool {
         match self.until_us() {
@@ -139,19 +140,19 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// What is left of the lease, in milliseconds, rounded up: 0 if and only if it is over.
+    /// The remaining lease in milliseconds, rounded up: 0 if and only if it has expired.
     #[must_use]
     pub fn left_ms(self, now: Moment) -> u64 {
         self.until_us().map_or_else(|| self.paused_ms(), |until| now.ms_until(Moment(until)))
     }
 
-    /// How many releases it takes.
+    /// The number of releases that it takes.
     #[must_use]
     pub fn count(self) -> u32 {
         self.lock.overflow().map_or(1, |overflow| overflow.count)
     }
 
-    /// What binds it to a connection.
+    /// Its binding to a connection.
     #[must_use]
     pub fn binding(self) -> Binding {
         let Some(overflow) = self.lock.overflow() else {
@@ -162,7 +163,7 @@ impl<'a> Hold<'a> {
         Binding { is_running, ..overflow.binding }
     }
 
-    /// How long it has been held, as far as this server knows, in milliseconds.
+    /// The milliseconds for which it has been held, as far as this server knows.
     #[must_use]
     pub fn held_ms(self, now: Moment) -> u64 {
         self.lock.head.held_ms(now)
@@ -192,7 +193,7 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// Whether this is the owner.
+    /// Returns whether this is the owner.
     #[inline(always)]
     #[must_use]
     pub fn is_of(self, owner: &[u8]) -> bool {

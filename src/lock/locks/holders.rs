@@ -29,13 +29,13 @@ impl LockId {
 /// Up to this many holders stand in a plain list.
 const FEW_MAX: usize = 8;
 
-/// How many emptied lists are kept, so that one holder after the other costs no allocation.
+/// The number of empty lists that are kept, so that a sequence of single holders allocates nothing.
 const SPARE_MAX: usize = if cfg!(test) { 2 } else { 16 };
 
 /// The holders of one lock.
 #[derive(Debug)]
 pub(super) struct Holders {
-    /// How its holders hold: shared, or limited.
+    /// The kind of its holds: shared, or limited.
     pub(super) mode: Mode,
     ids: Ids,
 }
@@ -49,7 +49,7 @@ enum Ids {
 
 #[derive(Debug, Default)]
 struct Many {
-    /// With the record beside the token: a broken stream can name one token twice, and both are kept.
+    /// With the record in addition to the token: a broken stream can name one token twice, and both are kept.
     by_token: BTreeSet<(Token, LockId)>,
     by_owner: ByHash<LockId>,
 }
@@ -58,7 +58,7 @@ struct Many {
 #[derive(Default)]
 pub(super) struct HolderLists {
     pub(super) all: Arena<Holders>,
-    /// How many records stand in lists of holders.
+    /// The number of records in lists of holders.
     pub(super) listed: usize,
     /// The holders of locks that are gone, in the order in which those went, and how many they are.
     pub(super) detached: VecDeque<Holders>,
@@ -73,7 +73,7 @@ impl HolderLists {
         Self { all: self.all.successor(), ..Self::default() }
     }
 
-    /// A list of nobody.
+    /// Adds an empty list.
     #[inline]
     pub(super) fn form(&mut self, mode: Mode) -> LockId {
         let ids = Ids::Few(self.spare.pop().unwrap_or_default());
@@ -112,7 +112,8 @@ impl HolderLists {
         true
     }
 
-    /// Whether holders are found by their owners: then [`Self::remove_holder`] must be told whose the holder is.
+    /// Returns true if the list has an index by owner: then [`Self::remove_holder`] needs the owner of the
+    /// holder.
     #[inline]
     pub(super) fn is_large(&self, id: LockId) -> bool {
         self.get(id).is_some_and(|holders| matches!(holders.ids, Ids::Many(_)))
@@ -215,7 +216,7 @@ impl Holders {
         }
     }
 
-    /// Whether as many are found by owner as there are holders. For checks.
+    /// Returns whether the index by owner has as many entries as there are holders. For checks.
     pub(super) fn knows_its_holders_only(&self) -> bool {
         match &self.ids {
             Ids::Few(_) => true,

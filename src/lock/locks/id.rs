@@ -30,12 +30,12 @@ impl LockId {
         Self(Self::RECORD | ((epoch.0 | generation as u32) as u64) << Self::MARK_SHIFT | index as u64)
     }
 
-    /// Where its record is.
+    /// The position of its record.
     pub const fn index(self) -> u32 {
         self.0 as u32
     }
 
-    /// Whether this is the number of the record with this generation at its index, in this epoch.
+    /// Returns whether this is the number of the record with this generation at its index, in this epoch.
     #[inline]
     pub(super) const fn has_generation(self, epoch: Epoch, generation: u8) -> bool {
         self.0 >> Self::MARK_SHIFT == Self::RECORD >> Self::MARK_SHIFT | (epoch.0 | generation as u32) as u64
@@ -46,7 +46,7 @@ impl LockId {
         Epoch(((self.0 & !Self::RECORD) >> Self::MARK_SHIFT) as u32 & !0xff)
     }
 
-    /// Whether this is a lock that several may hold.
+    /// Returns whether this is a lock that may have several holders.
     #[inline]
     #[must_use]
     pub const fn is_list(self) -> bool {
@@ -54,8 +54,8 @@ impl LockId {
     }
 }
 
-/// Which set of locks a record is of. After a flush there is another set, and no number of an older one finds anything
-/// in it.
+/// The set of locks that a record belongs to. After a flush there is another set, and no number of an older one
+/// finds anything in it.
 ///
 /// Shifted to where it stands in a number: above the generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -63,7 +63,7 @@ pub(super) struct Epoch(u32);
 
 impl Epoch {
     const SHIFT: u32 = 8;
-    /// How many there are before they begin anew: four million flushes.
+    /// The number of epochs before they repeat: four million flushes.
     const COUNT: u32 = 1 << 22;
 
     pub(super) const fn new(number: u32) -> Self {

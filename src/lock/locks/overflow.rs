@@ -1,5 +1,5 @@
-//! What few holds have: a count above one, a binding to a connection. It lies beside the record, so that the usual hold
-//! does not pay for it.
+//! Data that few holds have: a count above one, a binding to a connection. It is stored outside of the record,
+//! so that the usual hold does not pay for it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_set};
 
@@ -8,10 +8,10 @@ use hashbrown::{HashMap, hash_map};
 use super::id::LockId;
 use crate::lock::types::{Binding, ClientId, Moment};
 
-/// What a record says nothing about.
+/// The data of a hold that is not in its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overflow {
-    /// How many releases it takes.
+    /// The number of releases that it takes.
     pub(super) count: u32,
     pub(super) binding: Binding,
     /// The full lease, while it does not run.
@@ -30,18 +30,19 @@ impl Default for Overflow {
 }
 
 impl Overflow {
-    /// Whether it says nothing that the record does not say.
+    /// Returns true if it adds nothing to the record.
     fn is_plain(&self) -> bool {
         let Self { count, binding, lease_ms, bound_to, .. } = *self;
         (count, binding, lease_ms, bound_to) == (1, Binding::NONE, 0, None)
     }
 
-    /// Whether it is bound to a connection, if all connections of lives before this one are forgotten.
+    /// Returns true if it is bound to a connection, not counting connections of lives before `forgotten`.
     const fn is_bound(&self, forgotten: u64) -> bool {
         self.bound_to.is_some() && self.life >= forgotten
     }
 
-    /// Whether it is kept alive, and by no connection that is not forgotten.
+    /// Returns true if it is a keepalive hold without a connection, not counting connections of lives before
+    /// `forgotten`.
     const fn is_orphaned(&self, forgotten: u64) -> bool {
         self.binding.is_paused() && !self.is_bound(forgotten)
     }
@@ -60,8 +61,8 @@ pub type BoundHolds = btree_set::IntoIter<LockId>;
 /// The holds that are bound to each connection.
 type Bound = HashMap<ClientId, BTreeSet<LockId>>;
 
-/// Holds that were bound to connections, of which nobody finds them any more. They are taken out one by one, because
-/// trees take time to drop.
+/// Bindings to connections that are no longer in use. They are taken out one by one, because trees take time to
+/// drop.
 #[derive(Default)]
 pub(super) struct Unbound {
     holds: BoundHolds,
@@ -99,8 +100,9 @@ impl Run {
 
 /// All of it, by the index of the record.
 ///
-/// What happens to all holds at once is one number here, however many there are. Which of them it concerns follows from
-/// the life in which each was changed last. Their places in the lists below follow some at a time.
+/// A change that concerns all holds at once is one number here, however many there are. The life in which a
+/// hold was changed last decides whether it concerns that hold. Their places in the lists below follow some at
+/// a time.
 #[derive(Default)]
 pub(super) struct Overflows {
     /// A tree, because a hash table of a million doubles in one piece.
@@ -110,7 +112,7 @@ pub(super) struct Overflows {
     life: u64,
     /// Connections of lives before this one are forgotten.
     forgotten: u64,
-    /// What was bound to them.
+    /// The holds that were bound to forgotten connections.
     unbound: VecDeque<Unbound>,
     /// Holds that are orphaned, but for those in `unbound` and in `running`.
     orphans: BTreeSet<u32>,
@@ -118,11 +120,11 @@ pub(super) struct Overflows {
     run: Option<Run>,
     /// Holds of that run that are not on the wheel yet, but for those in `unbound`. Some were changed since.
     running: BTreeSet<u32>,
-    /// How many holds stand still, or are let run and not on the wheel yet.
+    /// The number of holds that are paused, or that run but are not on the wheel yet.
     paused: usize,
-    /// How many of them a connection keeps alive.
+    /// The number of holds that a connection keeps alive.
     kept: usize,
-    /// How many holds have a binding, whether its connection is open or not.
+    /// The number of holds with a binding, whether its connection is open or not.
     with_binding: usize,
 }
 
@@ -170,7 +172,7 @@ impl Overflows {
         !is_plain
     }
 
-    /// Counts a hold as it is, and no more as it was.
+    /// Replaces the count of the hold as it was by that of the hold as it is.
     fn count(&mut self, before: &Overflow, after: &Overflow) {
         let forgotten = self.forgotten;
         let counts = |overflow: &Overflow| {
@@ -203,7 +205,7 @@ impl Overflows {
         }
     }
 
-    /// The holds that are bound to this connection, which is gone: nobody finds them by it any more.
+    /// Removes and returns the holds that are bound to this connection, which was closed.
     pub(super) fn take_bound_to(&mut self, client: ClientId) -> BTreeSet<LockId> {
         self.bound.remove(&client).unwrap_or_default()
     }
@@ -219,7 +221,7 @@ impl Overflows {
         }
     }
 
-    /// Whether it is not known of all holds yet whether a connection that is forgotten kept them alive.
+    /// Returns true if some holds are not classified yet as kept alive by a forgotten connection or not.
     pub(super) fn has_unbound(&self) -> bool {
         !self.unbound.is_empty()
     }
@@ -233,7 +235,7 @@ impl Overflows {
             self.unbound.pop_front();
             return;
         };
-        // One that was changed since is where it belongs.
+        // A hold that was changed since is in the right list.
         if let Some(overflow) = self.of.get(&index)
             && overflow.life < self.forgotten
             && overflow.is_orphaned(self.forgotten)
@@ -262,7 +264,7 @@ impl Overflows {
         true
     }
 
-    /// Whether holds are let run that may not be on the wheel yet.
+    /// Returns true if holds run that may not be on the wheel yet.
     pub(super) const fn has_running(&self) -> bool {
         self.run.is_some()
     }
@@ -279,17 +281,17 @@ impl Overflows {
         self.running.pop_first()
     }
 
-    /// Whether any hold has a binding, whether its connection is open or not.
+    /// Returns true if any hold has a binding, whether its connection is open or not.
     pub(super) const fn has_bindings(&self) -> bool {
         self.with_binding > 0
     }
 
-    /// Whether any hold is orphaned.
+    /// Returns true if any hold is orphaned.
     pub(super) const fn has_orphaned(&self) -> bool {
         self.paused > self.kept
     }
 
-    /// The holds that were ever bound to a connection and are so no more, if all of them are gone.
+    /// Removes and returns all holds that were bound to a connection, when all connections are closed.
     pub(super) fn take_unbound(&mut self) -> VecDeque<Unbound> {
         self.forget_connections(std::iter::empty());
         std::mem::take(&mut self.unbound)
@@ -350,7 +352,7 @@ mod tests {
         bind(&mut overflows, 1, KEPT, Some(7));
         bind(&mut overflows, 2, CUT, Some(7));
         assert_eq!((told(&overflows), bound(&overflows, 7)), ((true, false, 0), vec![lock(1), lock(2)]));
-        // One that is cut with its connection, and one that is kept alive, without any.
+        // An ephemeral hold with its connection, and a keepalive hold without any.
         bind(&mut overflows, 2, CUT, None);
         bind(&mut overflows, 3, KEPT, None);
         assert_eq!((told(&overflows), bound(&overflows, 7)), ((true, true, 1), vec![lock(1)]));

@@ -13,7 +13,7 @@ use crate::lock::types::{LockKey, LockKeyBuf};
 /// Bytes of a UUID's text.
 pub(super) const UUID_TEXT: usize = 36;
 
-/// Where the text of a UUID has its hyphens.
+/// The positions of the hyphens in the text of a UUID.
 const HYPHENS: [usize; 4] = [8, 13, 18, 23];
 
 /// A byte in each byte of a word.
@@ -29,7 +29,7 @@ fn words(text: &[u8; UUID_TEXT]) -> [u64; 4] {
     [eight(0, 4), eight(9, 14), eight(19, 24), eight(28, 32)]
 }
 
-/// Whether a UUID's text has its hyphens.
+/// Returns whether the text of a UUID has its hyphens.
 #[inline(always)]
 const fn has_hyphens(text: &[u8; UUID_TEXT]) -> bool {
     let [a, b, c, d] = HYPHENS;
@@ -39,7 +39,7 @@ const fn has_hyphens(text: &[u8; UUID_TEXT]) -> bool {
 /// From the value of a digit to its letter, behind what stands between '0' and 10: 'a' is '0' + 10 + 39.
 const TO_LETTER: u64 = 39;
 
-/// What eight digits mean, a byte each; in the second, what is not 0 where one is no digit.
+/// Returns the values of eight digits, a byte each; the second word is not 0 where a byte is no digit.
 #[inline(always)]
 const fn values(word: u64) -> (u64, u64) {
     // Bit 6 tells a letter from a digit.
@@ -57,7 +57,7 @@ const fn written(values: u64) -> u64 {
     values + each(b'0') + letter * TO_LETTER
 }
 
-/// What two words of digits mean, in one word.
+/// Packs the values of two words of digits into one word.
 #[inline(always)]
 const fn half(low: u64, high: u64) -> Option<u64> {
     let ((low, is_low_wrong), (high, is_high_wrong)) = (values(low), values(high));
@@ -76,8 +76,8 @@ const fn halves(half: u64) -> (u64, u64) {
 /// The 16 bytes that stand for the canonical text of a UUID: lower case, with hyphens. `None`: it is something else.
 ///
 /// They are not in the order of the UUID's own bytes. Each byte has a digit of one word of the text, and in its high
-/// half the digit at the same place of the next word. So no digit has to move beside its neighbour, and eight are
-/// worked on at once: this is in the path of every acquire.
+/// half the digit at the same place of the next word. So no digit moves past its neighbour, and eight are processed at
+/// once: this is in the path of every acquire.
 #[inline(always)]
 pub(super) fn uuid_bytes(text: &[u8]) -> Option<[u8; 16]> {
     let text: &[u8; UUID_TEXT] = text.try_into().ok()?;
@@ -96,7 +96,7 @@ fn both_halves(bytes: &[u8; 16]) -> (u64, u64) {
     (both as u64, (both >> 64) as u64)
 }
 
-/// Whether this is the canonical text of that UUID. Half the work of reading it: nothing needs to be checked.
+/// Returns whether this is the canonical text of that UUID. Half the work of reading it: nothing needs to be checked.
 #[inline(always)]
 pub(super) fn is_uuid_text(bytes: &[u8; 16], text: &[u8]) -> bool {
     let Ok(text) = <&[u8; UUID_TEXT]>::try_from(text) else {
@@ -130,7 +130,7 @@ pub(super) fn uuid_text(bytes: &[u8; 16]) -> [u8; UUID_TEXT] {
 /// Most digits of a number at the end of a name that are packed.
 pub(super) const DIGITS_MAX: usize = 18;
 
-/// How many bytes a number of `digits` digits takes.
+/// Returns the number of bytes that a number of `digits` digits takes.
 pub(super) const fn bytes_of_digits(digits: usize) -> usize {
     const BYTES: [u8; DIGITS_MAX + 1] = [0, 1, 1, 2, 2, 3, 3, 3, 4, 4, 5, 5, 5, 6, 6, 7, 7, 8, 8];
     BYTES[digits] as usize
@@ -180,7 +180,8 @@ fn split_long_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
     (start < name.len()).then(|| (&name[..start], name.len() - start, value))
 }
 
-/// Whether two words are the same: those of 8 to 16 bytes, as most are, by two looks at eight bytes instead of a call.
+/// Returns whether two words are the same: those of 8 to 16 bytes, as most are, take two comparisons of eight bytes
+/// instead of a call.
 #[inline(always)]
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     if one.len() != other.len() {
@@ -196,7 +197,7 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
 /// Longest word that is kept in [`Prefixes`].
 const PREFIX_BYTES_MAX: usize = 64;
 
-/// How many words are kept. One number of a byte is left to say "none".
+/// The number of words that are kept. One number of a byte is left to say "none".
 const PREFIXES: usize = 255;
 
 /// Says that a name is not packed.
@@ -207,20 +208,19 @@ pub(super) const NO_PREFIX: u8 = PREFIXES as u8;
 struct Prefix {
     db: u32,
     bytes: Box<[u8]>,
-    /// How many names use it; 0: another may take its seat.
+    /// The number of names that use it; at 0, another word may take its seat.
     uses: u32,
 }
 
-/// The words that names begin with, each once: a table of a fixed number of seats, in which a word has
-/// one seat it may take. One that finds it taken is not packed. So the table never grows, whatever names
-/// somebody thinks of.
+/// The words that names begin with, each once: a table of a fixed number of seats, in which a word has one seat it may
+/// take. A word that finds its seat taken is not packed. So the table never grows, whatever names somebody thinks of.
 pub(super) struct Prefixes {
     seats: Box<[Prefix; PREFIXES]>,
-    /// Where names are that are not packed, and where any were.
+    /// The databases of names that are not packed.
     others: Databases,
 }
 
-/// Which databases something was in.
+/// A set of databases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Databases {
     #[default]
@@ -276,7 +276,8 @@ impl Prefixes {
         NO_PREFIX
     }
 
-    /// Whether any name is in one of these databases; `true` also if one may have been there that was not packed.
+    /// Returns true if any name is in one of these databases; `true` also if a name that was not packed may have been
+    /// there.
     pub(super) fn may_be_in(&self, is_concerned: impl Fn(u32) -> bool) -> bool {
         let may_others_be = match self.others {
             Databases::None => false,
@@ -295,7 +296,7 @@ impl Prefixes {
         Some(LockKeyBuf { db: prefix.db, name: name.into() })
     }
 
-    /// Whether the name that was packed is this one.
+    /// Returns whether the packed name is this one.
     pub(super) fn is_name(&self, seat: u8, digits: usize, value: u64, lock_key: LockKey<'_>) -> bool {
         let prefix = self.seats.get(usize::from(seat));
         split_number(lock_key.name).is_some_and(|(word, own_digits, own)| {
@@ -309,8 +310,8 @@ impl Prefixes {
         self.seats.get(usize::from(seat)).map(|prefix| prefix.db)
     }
 
-    /// By length, first and last eight bytes, which words that are in use together seldom share. Nobody gains by
-    /// words that share a seat: they are merely not packed.
+    /// By length, first and last eight bytes, which words that are in use together seldom share. An attacker gains
+    /// nothing by words that share a seat: they are merely not packed.
     #[inline(always)]
     fn seat_of(db: u32, bytes: &[u8]) -> u8 {
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -323,7 +324,7 @@ impl Prefixes {
         ((hash >> 32) % PREFIXES as u64) as u8
     }
 
-    /// How many names use each seat.
+    /// The number of names that use each seat.
     pub(super) fn uses(&self) -> impl Iterator<Item = u32> {
         self.seats.iter().map(|prefix| prefix.uses)
     }
@@ -410,7 +411,7 @@ mod tests {
         assert!(prefixes.is_name(seat, 6, 42, lock_key.as_key()));
         assert!(!prefixes.is_name(seat, 6, 42, LockKey { db: 4, ..lock_key.as_key() }));
         assert!(!prefixes.is_name(seat, 5, 42, lock_key.as_key()));
-        // Another word of the same seat has to wait until nobody uses the first.
+        // Another word of the same seat is not packed while names use the first.
         let others = (0..).map(|n| format!("word-{n}:"));
         let other = others.into_iter().find(|word| Prefixes::seat_of(0, word.as_bytes()) == seat);
         let other = other.expect("there are few seats");

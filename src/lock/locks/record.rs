@@ -1,4 +1,4 @@
-//! How a lock lies in its slot: a head of 31 bytes, then its name and its owner.
+//! The layout of a lock in its slot: a head of 31 bytes, then its name and its owner.
 //!
 //! With a name like `lock:order:123456` and a UUID for an owner that makes 50 bytes, the deadline's place
 //! on the wheel included.
@@ -28,13 +28,13 @@ pub(super) const UUID_OWNER: u8 = 0x80;
 /// Latest end of a lease, in microseconds: 8.9 years after the clock's beginning.
 pub(super) const UNTIL_MAX: u64 = (1 << 48) - 1;
 
-/// What a link has beside a name.
+/// The bits of a link word in addition to the link.
 const LINK_EXTRA: u32 = !0 << INDEX_BITS;
 
 const FLAGS_SHIFT: u32 = 8;
 const TOKEN_SHIFT: u32 = 11;
 
-/// What may be true of a lock.
+/// The flags of a lock.
 #[derive(Clone, Copy)]
 #[repr(u64)]
 pub(super) enum Flag {
@@ -58,9 +58,9 @@ pub(super) struct Head {
     client: U32,
     next: U32,
     previous: U32,
-    /// What the name begins with: a seat in [`Prefixes`].
+    /// The seat in [`Prefixes`] of the word that the name begins with.
     pub(super) prefix: u8,
-    /// How name and owner are written: see [`Tail`].
+    /// The encoding of name and owner: see [`Tail`].
     pub(super) shape: u8,
 }
 
@@ -100,8 +100,8 @@ impl Head {
         self.previous = U32::new(self.previous.get() & !LINK_EXTRA | high << INDEX_BITS);
     }
 
-    /// The connection, given the newest one that was ever stored: as many are told apart as have half a
-    /// number, four billion.
+    /// Returns the connection, given the newest one that was ever stored: half of a number distinguishes four billion
+    /// of them.
     pub(super) fn client(&self, newest: u64) -> Option<ClientId> {
         let low = u64::from(self.client.get());
         let id = newest & !u64::from(u32::MAX) | low;
@@ -113,7 +113,7 @@ impl Head {
         self.client = U32::new(client.map_or(0, |client| client.0 as u32));
     }
 
-    /// How long it has been held, in milliseconds.
+    /// The milliseconds for which it has been held.
     pub(super) fn held_ms(&self, now: Moment) -> u64 {
         Since(self.since.get()).age_ms(now)
     }
@@ -157,7 +157,7 @@ impl Head {
         self.set_client(hold.client);
     }
 
-    /// A record that nobody holds.
+    /// Empties the record.
     pub(super) fn clear(&mut self) {
         self.word = U64::new(u64::from(self.generation()));
         self.set_links(NONE, NONE);
@@ -187,7 +187,7 @@ impl Since {
     const IN_SECONDS: u32 = 1 << 31;
 
     const fn at(now: Moment) -> Self {
-        // Rounded up, and the present down: what has lasted is never told as more than it is.
+        // Rounded up, while the present is rounded down: a duration is never reported as longer than it is.
         Self(now.0.div_ceil(1_000) as u32 & !Self::IN_SECONDS)
     }
 
@@ -212,7 +212,7 @@ impl Since {
     }
 }
 
-/// Name and owner as they are to be written behind the head.
+/// The encoded name and owner that follow the head.
 ///
 /// The name: the bytes of its number if it ends in one and its beginning has a seat; the shape is then how many
 /// digits. Else the database (4 bytes) and all of the name, with 19 + its length. The owner: the 16 bytes of a UUID,
@@ -246,7 +246,7 @@ impl<'a> Tail<'a> {
         if self.short_owner.is_some() { 16 } else { 1 + self.owner.len() }
     }
 
-    /// How many bytes it takes. `None`: the name is too long for a slot.
+    /// The number of bytes that it takes. `None`: the name is too long for a slot.
     #[inline(always)]
     pub(super) const fn len(&self) -> Option<usize> {
         if self.prefix == NO_PREFIX && self.lock_key.name.len() > NAME_MAX {
@@ -282,7 +282,7 @@ impl<'a> Tail<'a> {
                 shape |= usize::from(UUID_OWNER);
             }
             None => {
-                // An owner has a byte at least; none is written for a lock that nobody holds.
+                // An owner has at least a byte; none is written for a lock without a hold.
                 owner[0] = self.owner.len().saturating_sub(1) as u8;
                 owner[1..].copy_from_slice(self.owner);
             }
@@ -314,7 +314,7 @@ pub(super) enum Owner<'a> {
     Plain(&'a [u8]),
 }
 
-/// How many bytes of the tail are the name, of a record that is not spilled.
+/// Returns the number of bytes of the name in the tail of a record that is not spilled.
 #[inline]
 pub(super) fn name_len(shape: u8) -> usize {
     let shape = usize::from(shape & !UUID_OWNER);

@@ -9,7 +9,7 @@ use super::terms::{Ended, NewHold};
 use crate::lock::types::{LockKey, Mode, Moment, Token};
 
 impl Locks {
-    /// How the lock with this number is held. `None`: nobody holds it, or there is no such lock.
+    /// Returns the mode in which the lock with this number is held. `None` if it is not held or does not exist.
     #[inline]
     #[must_use]
     pub fn mode(&self, id: LockId) -> Option<Mode> {
@@ -27,7 +27,7 @@ impl Locks {
         ids.filter_map(|holder| Some((holder, self.hold(holder)?)))
     }
 
-    /// How many hold a lock.
+    /// The number of holders of a lock.
     #[inline]
     #[must_use]
     pub fn holders_of(&self, id: LockId) -> usize {
@@ -51,14 +51,14 @@ impl Locks {
         of_owner(self.holder_lists.of_owner(id, owner, |holder| of_owner(holder).is_some())?)
     }
 
-    /// Whether a lock has too many holders to look at each of them.
+    /// Returns true if a lock has too many holders to examine each of them.
     #[inline]
     #[must_use]
     pub fn is_large(&self, id: LockId) -> bool {
         self.holder_lists.is_large(id)
     }
 
-    /// A hold of a lock whose lease is over, if it is not too large to look at all.
+    /// Returns an expired hold of this lock, if the lock has few enough holders to examine all.
     #[inline]
     #[must_use]
     pub fn over_of(&self, id: LockId, now: Moment) -> Option<LockId> {
@@ -85,7 +85,7 @@ impl Locks {
         Some((holder, self.hold(holder)?))
     }
 
-    /// Whether the record with this number is a hold of this lock.
+    /// Returns whether the record with this number is a hold of this lock.
     #[must_use]
     pub fn is_held_by(&self, id: LockId, holder: LockId) -> bool {
         self.hold(holder).is_some_and(|hold| match id.is_list() {
@@ -94,19 +94,19 @@ impl Locks {
         })
     }
 
-    /// A new lock that several can hold, and that nobody holds yet.
+    /// Adds a lock that can have several holders, and has none yet.
     #[inline]
     pub fn form(&mut self, mode: Mode) -> LockId {
         self.holder_lists.form(mode)
     }
 
-    /// Takes a lock away that several could hold and nobody holds.
+    /// Removes a lock that could have several holders, and has none.
     #[inline]
     pub fn dissolve(&mut self, id: LockId) {
         self.holder_lists.dissolve(id);
     }
 
-    /// A hold begins beside the others of this lock. `None`: there are too many locks.
+    /// Starts a hold alongside the others of this lock. `None`: there are too many locks.
     #[inline]
     pub fn join(
         &mut self,
@@ -186,7 +186,7 @@ impl Locks {
         ended.collect()
     }
 
-    /// Where the key of a lock is that somebody holds.
+    /// Returns the key of a lock that is held.
     #[must_use]
     pub fn first_key(&self, id: LockId) -> Option<crate::lock::types::LockKeyBuf> {
         let (holder, _) = self.newest_hold(id)?;
@@ -203,8 +203,8 @@ impl Locks {
         own.into_iter().filter_map(with_mode).collect()
     }
 
-    /// How these records hold: each is looked for in all lists of holders, or all holders are listed, whichever is less
-    /// work.
+    /// Returns a function from a record to its mode: it searches all lists for each record, or indexes all holders
+    /// first, whichever is less work.
     fn modes_of(&self, ids: &[LockId]) -> impl Fn(LockId) -> Mode + '_ {
         let lists = &self.holder_lists;
         let is_listed = ids.len().saturating_mul(lists.all.len()) > lists.listed;
@@ -280,7 +280,7 @@ impl Locks {
         self.records.0.use_up_numbers();
     }
 
-    /// Whether as many locks can be added as one step may want.
+    /// Returns true if there is room for as many locks as one step may add.
     #[must_use]
     pub const fn has_room(&self) -> bool {
         self.records.0.has_room()

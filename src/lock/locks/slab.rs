@@ -19,7 +19,7 @@ const PAGE_BYTES: usize = 64 * 1024;
 /// Bytes of each of the first [`SMALL_PAGES`] of a size.
 const SMALL_PAGE_BYTES: usize = if cfg!(test) { 2 * 1024 } else { 16 * 1024 };
 
-/// How many pages of a size are small.
+/// The number of pages of a size that are small.
 const SMALL_PAGES: u32 = if cfg!(test) { 2 } else { 8 };
 
 /// A number is 17 bits of page and 11 bits of slot: 8 GiB of records, 170 million of the usual size.
@@ -55,9 +55,9 @@ struct Page {
     /// Empty: the page went back to the allocator.
     bytes: Box<[u8]>,
     size: u16,
-    /// How many slots it has.
+    /// The number of slots.
     slots: u16,
-    /// How many slots are occupied.
+    /// The number of occupied slots.
     live: u16,
     /// Slots from here on were never used.
     fresh: u16,
@@ -68,7 +68,7 @@ struct Page {
 }
 
 impl Page {
-    /// The page has no room left: a slot more would not fit behind the used ones.
+    /// The page is full: another slot would not fit after the used ones.
     const fn is_full(&self) -> bool {
         self.live == self.slots
     }
@@ -80,12 +80,12 @@ pub(super) struct Slab {
     pages: Vec<Page>,
     /// Pages with room by class of size, the next one to use last. Names each page once at most.
     open: Vec<Vec<u32>>,
-    /// How many pages each class has.
+    /// The number of pages of each class.
     counts: Vec<u32>,
     /// Numbers of pages that went back to the allocator.
     gone: Vec<u32>,
-    /// How many pages were opened: lives are counted from there, so that a page that comes back does not
-    /// give its old numbers again.
+    /// The number of pages opened so far: lives are counted from there, so that a reused page does not issue its old
+    /// numbers again.
     openings: u8,
     len: usize,
 }
@@ -114,7 +114,7 @@ const fn slot_of(index: u32) -> usize {
 }
 
 impl Slab {
-    /// Whether a good number of slots can be occupied yet.
+    /// Returns true if there is room for many more slots.
     pub(super) const fn has_room(&self) -> bool {
         const PAGES_KEPT: usize = 128;
         self.pages.len() + PAGES_KEPT < PAGES_MAX
@@ -126,7 +126,7 @@ impl Slab {
         self.pages.resize_with(PAGES_MAX - 1, Page::default);
     }
 
-    /// How many slots are occupied.
+    /// The number of occupied slots.
     pub(super) const fn len(&self) -> usize {
         self.len
     }

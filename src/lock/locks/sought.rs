@@ -12,7 +12,8 @@ use super::state::Locks;
 struct Sought {
     /// The last byte of the owner as a record has it.
     last: u8,
-    /// Where that byte is in a record, by the record's shape. 0, which is where the generation is: in none of this shape.
+    /// The position of that byte in a record, by the record's shape. 0, which is where the generation is: in none of
+    /// this shape.
     at: [u16; 256],
 }
 
@@ -28,7 +29,7 @@ impl Sought {
         Self { last, at: std::array::from_fn(|shape| at(shape as u8) as u16) }
     }
 
-    /// Whether the hold in this slot may be that owner's: `false` is sure.
+    /// Returns whether the hold in this slot may be that owner's: `false` is sure.
     #[inline(always)]
     fn may_be_in(&self, slot: &[u8]) -> bool {
         const SHAPE_AT: usize = HEAD - 1;

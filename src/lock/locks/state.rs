@@ -29,7 +29,7 @@ pub struct Locks {
     /// A tree, because a hash table of a million doubles in one piece.
     pub(super) spilled: BTreeMap<u32, Spilled>,
     pub(super) leases: Wheel,
-    /// Leases that are over and were to be left alone until this moment (ms).
+    /// Leases that have expired and are postponed until this moment (ms).
     pub(super) postponed: BTreeSet<(u64, LockId)>,
     pub(super) newest_client: u64,
     pub(super) holds: usize,
@@ -56,7 +56,7 @@ pub(super) fn end_of(now: Moment, lease_ms: u64) -> u64 {
 }
 
 impl Locks {
-    /// Whether this number may be one of this set's now.
+    /// Returns whether this number may be one of this set's now.
     #[must_use]
     pub fn may_know(&self, id: LockId) -> bool {
         if id.is_list() { self.holder_lists.get(id).is_some() } else { id.epoch() == self.epoch }
@@ -66,25 +66,25 @@ impl Locks {
         LockId::new(self.epoch, index, generation)
     }
 
-    /// How many there are. The holders of one lock count once.
+    /// The number of locks. The holders of one lock count once.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.records.0.len() - self.holder_lists.listed + self.holder_lists.all.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no lock.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many locks are held. Each record beside the lists that is held is a lock, and so is each list.
+    /// The number of locks that are held. Each held record outside of the lists is a lock, and so is each list.
     #[must_use]
     pub const fn held(&self) -> usize {
         self.holds - self.holder_lists.listed + self.holder_lists.all.len()
     }
 
-    /// How many holds there are.
+    /// The number of holds.
     #[must_use]
     pub const fn holds(&self) -> usize {
         self.holds - self.holder_lists.detached_holds
@@ -159,7 +159,7 @@ impl Locks {
         if let Some((head, rest)) = self.records.both_mut(index)
             && !tail.write(head, rest)
         {
-            // There is not enough room: beside it.
+            // The head has no room for it: store it separately.
             (head.prefix, head.shape) = (self.prefixes.no_seat(lock_key.db), SPILLED);
             self.prefixes.give_back(tail.prefix());
             self.spilled.insert(index, Spilled { lock_key: lock_key.to_owned(), owner: hold.owner.into() });
@@ -178,7 +178,7 @@ impl Locks {
         self.bind_new(id, hold);
     }
 
-    /// A hold has begun in this record, behind that one on the wheel.
+    /// Puts a new hold on the wheel, after the hold `last`, and stores its connection.
     #[inline(always)]
     pub(super) fn begun(&mut self, index: u32, last: u32, client: Option<ClientId>) {
         if last < LIST {
@@ -263,7 +263,7 @@ impl Locks {
         self.remove_free(id);
     }
 
-    /// Takes a lock away if nobody holds it. Returns whether nobody does.
+    /// Removes a lock that has no holder. Returns whether it had none.
     #[inline(always)]
     pub fn remove_free(&mut self, id: LockId) -> bool {
         let (epoch, mut is_held) = (self.epoch, false);
@@ -306,7 +306,7 @@ impl Locks {
         next.map(|ms| Moment(ms * 1_000))
     }
 
-    /// One lease that is over. It stays so until it is ended, renewed or postponed.
+    /// Returns a lease that has expired. It stays so until it is ended, renewed or postponed.
     pub fn due(&mut self, now: Moment) -> Due {
         let now_ms = now.0 / 1_000;
         if let Some(&(at, id)) = self.postponed.first()
@@ -329,7 +329,7 @@ impl Locks {
         }
     }
 
-    /// A lease that is over is not to be told as due before this moment.
+    /// Postpones an expired lease: it is not returned as due before this moment.
     pub fn postpone(&mut self, id: LockId, at: Moment) {
         if self.hold(id).is_some() {
             self.leases.remove(&mut self.records, id.index());
@@ -390,6 +390,6 @@ pub enum Due {
     Nothing,
     /// Ask again: a little work was done that finds out.
     AskAgain,
-    /// This lease is over.
+    /// This lease has expired.
     Lease(LockId),
 }

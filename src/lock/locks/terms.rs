@@ -1,4 +1,4 @@
-//! What goes into the steps of a set of [locks](super), and comes out.
+//! The arguments and results of the steps of a set of [locks](super).
 
 use crate::lock::types::{Binding, ClientId, Token};
 
@@ -13,15 +13,15 @@ pub struct NewHold<'a> {
     pub lease_ms: u64,
     /// The connection that acquired it, where known.
     pub client: Option<ClientId>,
-    /// What binds it to that connection.
+    /// Its binding to that connection.
     pub binding: Binding,
 }
 
-/// What a hold was that has ended.
+/// A hold that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ended {
     /// Its fencing token.
     pub token: Token,
-    /// How long it lasted, in milliseconds.
+    /// The milliseconds for which it was held.
     pub held_ms: u64,
 }

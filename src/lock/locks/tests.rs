@@ -19,10 +19,10 @@ pub(super) fn held_by_ann(locks: &mut Locks, token: u64, client: Option<ClientId
     locks.insert(Moment(9_000_000), LockKey { db: 0, name: b"k" }, Some(&new)).expect("there is room")
 }
 
-/// How many random lives are lived.
+/// The number of random runs.
 const LIVES: u64 = 8;
 
-/// What a hold should be.
+/// The expected state of a hold.
 #[derive(Clone, PartialEq, Debug)]
 struct OwnHold {
     owner: Vec<u8>,
@@ -30,11 +30,11 @@ struct OwnHold {
     until: Moment,
     since: Moment,
     client: Option<ClientId>,
-    /// Not to be told as due before.
+    /// Not to be returned as due before this moment.
     postponed: Option<Moment>,
 }
 
-/// What a lock should be.
+/// The expected state of a lock.
 #[derive(Clone, PartialEq, Debug)]
 struct OwnLock {
     lock_key: LockKeyBuf,
@@ -52,7 +52,7 @@ struct World {
     random: Random,
 }
 
-/// An age that is told within a millisecond, as long as it has never been beyond what 31 bits hold.
+/// An age that is reported within a millisecond, as long as it has never been beyond what 31 bits hold.
 fn same_age(told_ms: u64, since: Moment, now: Moment) -> bool {
     let age_ms = now.ms_since(since);
     age_ms >= 1 << 30 || (told_ms <= age_ms && age_ms - told_ms <= 1)
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// A look finds an end in the first whole millisecond behind it.
+    /// A lookup finds an end in the first whole millisecond after it.
     fn nothing_is_overdue(&self) {
         for (id, lock) in &self.own {
             if let Some(hold) = &lock.hold {
@@ -360,7 +360,7 @@ fn new_hold(owner: &[u8], token: u64, lease_ms: u64) -> NewHold<'_> {
     }
 }
 
-/// Ends everything that is over: the tokens, in the order in which they were told.
+/// Ends all expired holds and returns their tokens, in the order in which they were found.
 fn end_all(locks: &mut Locks, now: Moment) -> Vec<u64> {
     let mut tokens = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! What ends next: the leases (G3).
+//! A timer wheel for the leases (G3).
 //!
 //! A hierarchical timing wheel (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987). It uses seven
 //! levels of 64 lists, a millisecond a list on the lowest, 64 times as much a list on each level above. A lease goes
@@ -7,8 +7,8 @@
 //! the same few instructions whether ten or ten million others run. A heap would touch one record in each of its
 //! levels.
 //!
-//! The lists run through the records themselves: eight bytes a lease. Each step of [`Wheel::next_due`]
-//! moves at most one, so that a million leases in one list keep nobody waiting.
+//! The lists run through the records themselves: eight bytes a lease. Each step of [`Wheel::next_due`] moves at most
+//! one, so that a million leases in one list delay no client.
 
 // There are few levels of 64 lists.
 #![allow(clippy::cast_possible_truncation)]
@@ -18,7 +18,7 @@ use super::slab::{INDEX_BITS, INDEX_END};
 /// Names no record: the neighbour of a record in no list. Names have 28 bits.
 pub(super) const NONE: u32 = (1 << INDEX_BITS) - 1;
 
-/// The first record of list `n` has `LIST + n` before it, and the last one has it behind it.
+/// The first record of list `n` has `LIST + n` as its predecessor, and the last one has it as its successor.
 pub(super) const LIST: u32 = INDEX_END;
 
 const LEVEL_BITS: u32 = 6;
@@ -31,7 +31,7 @@ const ALL: usize = LEVELS * LISTS;
 /// The number of a list: those of the lowest level come first.
 type List = usize;
 
-/// Where the wheel keeps a record's neighbours.
+/// The storage of a record's neighbours.
 pub(super) trait Links {
     /// The records before and behind this one, or its list; [`NONE`] in no list.
     fn links(&self, index: u32) -> (u32, u32);
@@ -45,14 +45,14 @@ pub(super) trait Links {
     fn tick(&self, index: u32) -> u64;
 }
 
-/// What the present comes to next.
+/// The next stop of the wheel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     /// Nothing ends now.
     Nothing,
     /// A lease was sorted into a lower list: ask again.
     Sorted,
-    /// This one is over. It stays where it is until it is removed.
+    /// This one has expired. It stays where it is until it is removed.
     Due(u32),
 }
 
@@ -171,7 +171,7 @@ impl Wheel {
             return None;
         }
         let level = self.levels.trailing_zeros() as usize % LEVELS;
-        // No list lies behind the present: what was there has been sorted or removed.
+        // No list is in the past: its records have been sorted or removed.
         let list = self.occupied[level].trailing_zeros();
         let shift = level as u32 * LEVEL_BITS;
         let around = self.present >> shift >> LEVEL_BITS << LEVEL_BITS;

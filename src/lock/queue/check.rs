@@ -1,10 +1,10 @@
-//! What the tests ask of all queues.
+//! Checks of all queues, for the tests.
 
 use super::{MultiId, QueueId, Queues};
 use crate::lock::deadline::Seat;
 
 impl Queues {
-    /// Tells whether anything is marked as noted, or not, that is not so. These are noted.
+    /// Fails if a waiter is wrongly marked as noted or as not noted. These are noted.
     pub fn check_notes(&self, queues: &[QueueId], multis: &[Option<MultiId>]) -> Result<(), String> {
         for (id, queue) in self.queues.iter() {
             let count = queues.iter().filter(|&&noted| noted == id).count();

@@ -48,7 +48,7 @@ impl Queues {
         self.take_out(old)?;
         let multi = self.multis.get_mut(multi)?;
         *multi.entries.first_mut()? = new;
-        // What was asked of the pump names the old one.
+        // Requests to the pump name the old one.
         multi.is_noted = false;
         Some((before, new))
     }

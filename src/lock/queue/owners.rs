@@ -15,7 +15,7 @@ impl Queues {
             .filter_map(|id| Some((id, self.waiters.get(id)?)))
     }
 
-    /// How many owners wait for anything.
+    /// The number of owners that wait.
     pub fn waiting_owners(&self) -> usize {
         self.owners.len()
     }

@@ -1,10 +1,10 @@
 //! Reservations in a queue: how many stand ahead of a request, and whether anything bars its way (G6).
 //!
-//! A reservation keeps a permit free and holds up nobody beyond that: a request that fits beside all that are ahead
-//! is granted. So it has to be known how many are ahead, at a cost that does not grow with them. Each entry of the
-//! queue has a slot, in the order of the queue. Two binary indexed trees (Fenwick, "A New Data Structure for
-//! Cumulative Frequency Tables", 1994) count the reservations and the bars below a slot in O(log n). A bar lets
-//! nobody pass: a request that a client waits for, or a reservation of the whole lock.
+//! A reservation keeps a permit free and blocks nothing else: a request that fits alongside all that are ahead is
+//! granted. So it has to be known how many are ahead, at a cost that does not grow with them. Each entry of the queue
+//! has a slot, in the order of the queue. Two binary indexed trees (Fenwick, "A New Data Structure for Cumulative
+//! Frequency Tables", 1994) count the reservations and the bars below a slot in O(log n). No request passes a bar: a
+//! request that a client waits for, or a reservation of the whole lock.
 //!
 //! Most queues have no reservation: the ranks of a queue begin with its first one, and go with the queue.
 
@@ -17,7 +17,7 @@ use crate::lock::types::{Mode, Moment};
 /// Fewest slots that a queue has.
 const SLOTS_MIN: usize = if cfg!(test) { 3 } else { 64 };
 
-/// What an entry of a queue is to those behind it.
+/// The effect of an entry of a queue on those after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
     /// A place is kept free for it.
@@ -54,7 +54,7 @@ impl Sums {
         }
     }
 
-    /// How many are in lower slots.
+    /// The number of entries in lower slots.
     fn below(&self, slot: usize) -> usize {
         let (mut sum, mut at) = (0, slot);
         while at > 0 {
@@ -90,9 +90,9 @@ pub(super) struct Ranks {
     slots: Vec<Option<(WaiterId, Standing)>>,
     reserved: Sums,
     bars: Sums,
-    /// The slot behind the last entry.
+    /// The slot after the last entry.
     end: usize,
-    /// How many reservations at the head have their turn, which was signalled.
+    /// The number of reservations at the head whose turn was signalled.
     turns: usize,
     /// When reservations lapse.
     lapses: BTreeMap<(Moment, u64), WaiterId>,
@@ -140,8 +140,8 @@ impl Ranks {
 }
 
 impl Queues {
-    /// How many reservations stand ahead of an entry, or in all of the queue, as if `but` were not there. `None`:
-    /// something bars the way.
+    /// Returns the number of reservations ahead of an entry, or in all of the queue, as if `but` were not there.
+    /// `None`: something bars the way.
     #[must_use]
     pub fn reserved_ahead(
         &self,
@@ -168,7 +168,7 @@ impl Queues {
         (bars == 0).then(|| ranks.reserved.below(end) - usize::from(is_left_out(Standing::Reserved)))
     }
 
-    /// How many reservations stand ahead of this waiter, whatever bars the way.
+    /// Returns the number of reservations ahead of this waiter, past any bar.
     #[must_use]
     pub fn reservations_ahead(&self, waiter: WaiterId) -> usize {
         let Some(waiter) = self.waiters.get(waiter) else {
@@ -178,7 +178,7 @@ impl Queues {
         ranks.map_or(0, |ranks| ranks.reserved.below(waiter.slot))
     }
 
-    /// The first entry behind this one that nobody passes.
+    /// Returns the next bar after this entry.
     #[must_use]
     pub fn next_bar(&self, waiter: WaiterId) -> Option<WaiterId> {
         let waiter = self.waiters.get(waiter)?;
@@ -189,7 +189,8 @@ impl Queues {
         Some((*ranks.slots.get(slot)?)?.0)
     }
 
-    /// How many reservations stand at the head of the queue before anything bars the way, and the waiter that does.
+    /// Returns the number of reservations at the head of the queue before the first bar, and the waiter that is this
+    /// bar.
     #[must_use]
     pub fn reserved_at_head(&self, queue: QueueId) -> Option<(usize, Option<WaiterId>)> {
         let ranks = self.queues.get(queue)?.ranks.as_ref()?;
@@ -273,7 +274,7 @@ impl Queues {
         }
     }
 
-    /// Gives all entries of a queue new slots, at least as many being free behind them as are taken.
+    /// Gives all entries of a queue new slots, and leaves at least as many slots free after them as are taken.
     fn rank_anew(&mut self, id: QueueId) {
         let entries: Vec<(WaiterId, Standing)> =
             self.in_order(id).map(|(id, waiter)| (id, Standing::of(waiter))).collect();

@@ -1,10 +1,10 @@
-//! Lines that have to be looked at now and then, because nobody tells when what they wait for is gone.
+//! Queues that are rechecked at intervals, because no event reports the end of what they wait for.
 
 use super::{QueueId, Queues};
 use crate::lock::types::Moment;
 
 impl Queues {
-    /// Sets when this queue is to be looked at; `None`: not any more.
+    /// Sets the time of this queue's recheck; `None` cancels it.
     pub fn look_at(&mut self, id: QueueId, at: Option<Moment>) {
         let Some(queue) = self.queues.get_mut(id).filter(|queue| queue.look_at != at) else {
             return;

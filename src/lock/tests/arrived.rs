@@ -10,7 +10,7 @@ use crate::lock::effect::Answer;
 use crate::lock::table::ARRIVED;
 
 impl Judge {
-    /// Where a lock has arrived, all waits end before anything is decided: reservations without a word.
+    /// In a step that decides, all waits at the key of a restored lock end first; reservations end without an answer.
     pub(super) fn end_for_arrived(&mut self, input: &Input, out: &Outcome, world: &World) {
         let keys: Vec<At> = match *input {
             _ if matches!(out.reply, Reply::None) && !matches!(input, Input::Pump) => Vec::new(),
@@ -19,7 +19,7 @@ impl Judge {
             Input::Pump if world.writes == Writes::Allowed => {
                 self.arrived.iter().copied().filter(|&at| !world.is_left_alone(at)).collect()
             }
-            // While nothing may be written the pump decides where a lease is over, and nowhere else.
+            // While writes are refused the pump decides only for expired leases.
             Input::Pump => {
                 let is_told = |told: &&Answered| told.answer == Answer::Refused(ARRIVED);
                 let told = out.answers.iter().filter(is_told).filter_map(|told| {
@@ -41,12 +41,12 @@ impl Judge {
 }
 
 impl Oracle {
-    /// Whether a lock has arrived here, and ends all waits as soon as anything is decided.
+    /// Returns whether a restored lock is here, which ends all waits at the next decision.
     pub(super) fn is_arrived(&self, at: At) -> bool {
         self.arrived.contains(&at) && self.holds(at).iter().any(|hold| hold.is_live(self.time))
     }
 
-    /// Where a RESTORE has brought a lock all waits end, if it is still there when anything is decided.
+    /// After a RESTORE of a lock all waits end, if the lock is still there at the next decision.
     pub(super) fn end_for_arrived(&mut self, at: At) {
         let ends = self.is_arrived(at);
         self.arrived.remove(&at);

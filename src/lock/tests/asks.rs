@@ -1,4 +1,4 @@
-//! What the clients of the [world](super::world) ask, in the words of the server's commands, and what they are told.
+//! Parses the commands of the clients of the [world](super::world), and the replies that they receive.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +12,15 @@ use crate::lock::effect::Answer;
 use crate::lock::table::{NO_TOKENS, Refusal, TOO_MANY_LOCKS, WRONG_TYPE};
 use crate::lock::types::{Mode, Token};
 
-/// The client that gives locks up: a connection of nobody's, which never waits.
+/// The client that gives locks up: an unnamed connection, which never waits.
 const ANYBODY: u64 = u64::MAX;
 
-/// The number behind a word of an error.
+/// The number that follows a word of an error.
 fn number_in<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.split_whitespace().find_map(|word| word.parse().ok())
 }
 
-/// Why a request is refused, as its client reads it.
+/// The reason why a request is refused, as its client reads it.
 fn refusal(keys: Keys, text: &str) -> Option<Refusal> {
     Some(match text.split(' ').next()? {
         "LOCKQUEUE" if text.contains("for this lock") => Refusal::QueueIsFull(number_in(text)?),
@@ -48,7 +48,7 @@ fn refusal(keys: Keys, text: &str) -> Option<Refusal> {
     })
 }
 
-/// The waits that an error tells of. No name here has a quotation mark in it.
+/// The waits that an error lists. No name here has a quotation mark in it.
 fn cycle(db: u32, text: &str) -> Vec<Link> {
     let names: Vec<&str> = text.split('\'').skip(1).step_by(2).collect();
     let link = |names: &[&str]| Link {
@@ -181,7 +181,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether no server would hear this client now.
+    /// Returns whether no server reads from this client now.
     pub(super) fn is_blocked(&self, client: u64) -> bool {
         self.blocked.values().any(|blocked| blocked.client == client)
     }
@@ -232,7 +232,7 @@ impl World {
         self.delivered.extend(sent.flat_map(|(_, holds)| holds).map(|hold| (hold.at, hold.token)));
     }
 
-    /// Those of the blocked clients that are about to read of a grant.
+    /// The blocked clients that are about to read a grant.
     fn granted(&self) -> BTreeSet<u64> {
         let is_granted = |handle: &u64| {
             let progress = self.server.single.progress(*handle);
@@ -288,7 +288,7 @@ impl World {
         out.delivered.extend(of_gone(answered));
     }
 
-    /// The clients that wait for replicas, and the holds that they are told of then.
+    /// The clients that wait for replicas, and the holds that their replies will name.
     pub(super) fn confirming(&self) -> Vec<(u64, Vec<InFlight>)> {
         self.owed(true).into_iter().map(|(handle, holds)| (self.blocked[&handle].client, holds)).collect()
     }
@@ -297,7 +297,7 @@ impl World {
         self.owed(true).into_iter().chain(self.owed(false)).collect()
     }
 
-    /// The holds that blocked clients are still to be told of, by the numbers of their blocks: of those that wait for
+    /// The holds that the replies to blocked clients will name, by the numbers of their blocks: of those that wait for
     /// replicas, or that are answered.
     fn owed(&self, is_confirming: bool) -> BTreeMap<u64, Vec<InFlight>> {
         let mut all = BTreeMap::new();

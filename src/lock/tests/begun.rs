@@ -1,4 +1,4 @@
-//! What the [judge](super::judge) says of holds that begin.
+//! The [judge](super::judge)'s rules for holds that begin.
 
 use super::book::Hold;
 use super::judge::{Judge, Pending, Verdict, must};
@@ -42,7 +42,7 @@ impl Judge {
         })?;
         let others = self.promises.entry(at).or_default();
         let was_over = others.iter().any(|promise| !promise.is_live(world.time));
-        // What nobody was told of may go for a new hold, or stand beside it until the pump takes it back.
+        // An undelivered hold may be replaced by a new hold, or stay alongside it until the pump revokes it.
         let is_taken_back =
             |promise: &Hold| promise.is_ownerless() && !world.server.is_live(at, promise.token);
         let was_ownerless =
@@ -69,7 +69,7 @@ impl Judge {
         Ok(())
     }
 
-    /// An owner that asks for something else than a hold that it was not told of has lost that first.
+    /// An owner that asks for something else than its undelivered hold loses that hold first.
     pub(super) fn revoked(&mut self, asked: &Pending, world: &World) {
         let owns: Vec<Option<Hold>> = asked.keys.iter().map(|at| self.own(at, asked.owner, world)).collect();
         let is_own = |own: &Option<Hold>| {

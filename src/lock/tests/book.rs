@@ -1,5 +1,5 @@
-//! What a hold is worth, and whether a wait can end: what the [judge](super::judge) and the
-//! [oracle](super::oracle) both have to know, as plainly as it can be said.
+//! The value of a hold, and whether a wait can end: shared by the [judge](super::judge) and the
+//! [oracle](super::oracle), in the plainest form.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub(super) struct Hold {
     pub(super) binding: Binding,
     /// The connection that it is bound to.
     pub(super) client: Option<u64>,
-    /// How many replies are on their way that tell its owner of it. `None`: one has arrived, or it did not begin by a
+    /// The number of replies under way that name it to its owner. `None`: one has arrived, or it did not begin by a
     /// grant here.
     pub(super) outstanding: Option<u32>,
 }
@@ -43,12 +43,13 @@ impl Hold {
         }
     }
 
-    /// Its owner was not told of it, and never will be if it does not ask again: the next run of the pump must revoke it.
+    /// Its grant was not delivered, and never will be unless the owner asks again: the next run of the pump must
+    /// revoke it.
     pub(super) fn is_ownerless(&self) -> bool {
         self.outstanding == Some(0)
     }
 
-    /// What became of replies that told of holds at this key.
+    /// Records the outcome of replies that named holds at this key.
     pub(super) fn replied(&mut self, at: At, out: &Outcome) {
         let is_it = |told: &&(At, Token)| **told == (at, self.token);
         let dropped = out.undelivered.iter().filter(is_it).count() as u32;
@@ -71,7 +72,7 @@ impl Hold {
         if self.is_paused() { self.lease_ms } else { self.until.saturating_sub(time).div_ceil(1000) }
     }
 
-    /// Whether a lease of `lease_ms` milliseconds from now would end later.
+    /// Returns whether a lease of `lease_ms` milliseconds from now would end later.
     pub(super) const fn is_shorter(&self, time: u64, lease_ms: u64) -> bool {
         if self.is_paused() { self.lease_ms < lease_ms } else { self.until < time + lease_ms * 1000 }
     }
@@ -87,7 +88,7 @@ impl Hold {
         self.outstanding = self.outstanding.filter(|_| confirms).map(|count| count + 1);
         let left_ms = self.left_ms(time);
         let (was_paused, was_running) = (self.is_paused(), self.binding.is_running);
-        // It stands still again only for a connection.
+        // It is paused again only for a connection.
         let is_running = binding.is_keepalive && was_running && client.is_none();
         self.binding = Binding { is_running, ..binding };
         if was_paused != self.is_paused() {
@@ -115,7 +116,8 @@ impl Hold {
     }
 }
 
-/// Whether a lock can be had in this way by somebody beside these holders (CONTRACT 2), `reserved` places kept free.
+/// Returns whether a lock can be held in this mode alongside these holders (CONTRACT 2), with `reserved` places kept
+/// free.
 pub(super) fn is_free_for(mode: Mode, others: &[Mode], reserved: usize, holders_max: usize) -> bool {
     let taken = others.len() + reserved;
     others.iter().all(|other| match (mode, *other) {
@@ -142,7 +144,7 @@ pub(super) struct Wish {
 pub(super) struct Scene {
     pub(super) holds: Vec<(At, Name, Mode)>,
     pub(super) wishes: Vec<Wish>,
-    /// Where a lock has arrived, and nothing was decided since: all waits there are about to end.
+    /// Keys with a restored lock, and no decision since: all waits there are about to end.
     pub(super) arrived: BTreeSet<At>,
     pub(super) holders_max: usize,
 }
@@ -161,14 +163,14 @@ impl std::fmt::Debug for Scene {
 }
 
 impl Scene {
-    /// G11: whether a wish can come true, if every owner gives up everything as soon as it can. An owner that waits for
-    /// nothing, or for several things and got one of them, needs its locks no longer. What else it waits for it goes on
-    /// waiting for.
+    /// G11: whether a wish can come true, if every owner gives up everything as soon as it can. An owner that waits
+    /// for nothing, or for several things and got one of them, needs its locks no longer. It keeps waiting for
+    /// everything else.
     ///
-    /// It is acted out. Nobody's going ever stands in another one's way, so any order will do.
+    /// It is acted out. A release never blocks another wish, so any order will do.
     pub(super) fn comes_true(&self, wish: usize) -> bool {
         let mut left = self.clone();
-        // What came true is struck out, so that the others keep their numbers.
+        // A wish that came true is marked as done, so that the others keep their numbers.
         let mut is_done = vec![false; self.wishes.len()];
         loop {
             let waits =
@@ -243,7 +245,7 @@ impl Pending {
         self.wait == 0
     }
 
-    /// a reservation beside those who hold. One that wants the whole lock lets nobody in beside it.
+    /// a reservation for a place alongside the holders. A reservation of the whole lock blocks all others.
     pub(super) fn is_reserved(&self) -> bool {
         self.is_reservation() && self.mode != Mode::Exclusive
     }

@@ -1,5 +1,5 @@
-//! How far a search for deadlocks goes (G11): what lies beyond counts as able to come true. How often one owner holds.
-//! How many reservations lapse in one step, and how many of those who wait are served in one.
+//! The bound on the search for deadlocks (G11): anything beyond it counts as able to come true. The bound on the count
+//! of one owner. The bounds on the reservations that lapse in one step, and on the waiters that one step serves.
 
 use std::collections::BTreeMap;
 
@@ -145,7 +145,7 @@ fn reservations_that_lapse_together_end_a_few_in_a_step() {
         let _ = table.acquire(NOW, key_ref, request, &mut |_| Decision::Granted, &mut fx);
     }
     assert_eq!((table.waiters(), table.next_task()), (6, None));
-    // Ann's lease is over, too: bob is next, and gets the lock when all who stood before him are gone.
+    // Ann's lease has expired, too: bob is next, and gets the lock when all who stood before him are gone.
     let later = Now { boot: NOW.boot.plus_ms(60), ..NOW };
     for left in [4, 2] {
         let step = table.settle(later, key_ref, None, &mut |_| Decision::Granted, &mut fx);
@@ -183,7 +183,7 @@ fn many_readers_come_in_some_in_a_step_and_nobody_passes_them() {
         key_ref.existing = Existing::Lock(lock);
     }
     assert!(is_noted(table), "the pump comes back");
-    // A newcomer lets some in, too, and stands behind the others.
+    // A newcomer also causes grants, and is queued after the others.
     let newcomer = 151_u32.to_le_bytes();
     let ask = ask(&newcomer, Mode::Shared, None);
     let step = table.acquire(NOW, key_ref, &ask, &mut |_| Decision::Granted, &mut fx);
@@ -229,7 +229,7 @@ fn many_writers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
     assert_eq!((table.holds(), table.waiters(), table.next_task()), (1, 0, None));
 }
 
-/// The lock's lease is over, and a newcomer is the first to find it so.
+/// The lock's lease has expired, and a newcomer is the first to find it.
 #[test]
 fn a_newcomer_that_finds_a_lease_over_stands_behind_those_who_are_looked_at_later() {
     let (mut world, key_ref) = with_waiters(100, Mode::Exclusive);

@@ -51,7 +51,7 @@ fn input(random: &mut Random, owners: usize, modes: &[Mode]) -> Input {
     }
 }
 
-/// What kind of wait was refused.
+/// The kind of wait that was refused.
 fn kind_of(input: &Input) -> &'static str {
     match *input {
         Input::AcquireMany { .. } => "several",
@@ -114,7 +114,7 @@ fn a_search_that_ends_early_refuses_nothing_that_would_end() -> Result<(), Strin
     Ok(())
 }
 
-/// How many random lives are lived.
+/// The number of random runs.
 const LIVES: u64 = 2_000;
 
 const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
@@ -165,7 +165,7 @@ impl Graph {
         reply
     }
 
-    /// Each owner holds the lock of its number, and waits for the next one. Those in front come last.
+    /// Each owner holds the lock of its number, and waits for the next one. The owners ahead come last.
     fn chain(size: usize) -> Self {
         let mut graph = Self::default();
         for n in 0..=size {
@@ -178,7 +178,7 @@ impl Graph {
         graph
     }
 
-    /// How much was looked at in the search for this request, and what was found.
+    /// The number of visits in the search for this request, and the result.
     fn visits(&mut self, request: impl FnOnce(&mut Self) -> Acquired) -> (usize, Acquired) {
         visits::take();
         let reply = request(self);
@@ -188,19 +188,19 @@ impl Graph {
 
 const DEADLOCK: Acquired = Acquired::Refused(Refusal::Deadlock);
 
-/// What is looked at, for each owner of a graph.
+/// The bound on visits, for each owner of a graph.
 const VISITS_MAX: usize = 12;
 
 #[test]
 fn the_search_grows_with_what_there_is_and_not_faster() {
     for size in [100, 500, 1_000, 2_000] {
-        // The last one may go on, and after it all others: found in the order that is worst for a search in theirs.
+        // The last one can continue, and after it all others: found in the order that is worst for a search in theirs.
         let mut graph = Graph::chain(size);
         let newcomer = size + 1;
         let (visits, reply) = graph.visits(|graph| graph.acquire(0, newcomer, Mode::Exclusive, true));
         assert!(matches!(reply, Acquired::Waiting(_)));
         assert!((size..VISITS_MAX * size).contains(&visits), "{visits} for a chain of {size}");
-        // One that closes the cycle of all of them.
+        // A request that closes the cycle of all of them.
         let (visits, reply) = graph.visits(|graph| graph.acquire(0, size, Mode::Exclusive, true));
         assert_eq!(reply, DEADLOCK);
         assert_eq!(graph.table.take_cycle().len(), size + 1);
@@ -273,7 +273,7 @@ fn a_search_looks_at_an_owner_of_many_requests_once() {
         for n in 1..size {
             assert!(matches!(graph.acquire(n, 0, Mode::Exclusive, true), Acquired::Waiting(_)));
         }
-        // It can go on as long as one of them can.
+        // It can continue as long as one of them can.
         for n in (2..=size).rev() {
             let (visits, reply) = graph.visits(|graph| graph.acquire(0, n, Mode::Exclusive, true));
             assert!(matches!(reply, Acquired::Waiting(_)), "{n} of {size}: {reply:?}");

@@ -1,4 +1,4 @@
-//! What a reader makes of what it is told: its own records, and streams that no primary would send.
+//! The effect of records on a reader: its own records, and streams that no primary would send.
 
 use crate::lock::codec::SavedHold;
 use crate::lock::effect::{Change, Effect, Effects, Event, Existing, Record, Step};
@@ -23,7 +23,7 @@ impl Reader {
         Self { table: Table::default(), existing: Existing::Nothing }
     }
 
-    /// It is told of a hold. Returns how many were said to be released.
+    /// Applies the record of a hold. Returns how many were said to be released.
     fn hold(&mut self, mode: Mode, owner: &[u8], number: u64) -> usize {
         let (token, binding) = (token(number), Binding::NONE);
         let hold = SavedHold { owner: owner.into(), token, left_ms: 50, count: 1, binding };

@@ -23,13 +23,13 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
         let lease_ms = 1 + random.below(if step % 400 < 250 { 90 } else { 8 });
         let binding = Binding {
             ephemeral_ms: random.percent(5).then_some(3),
-            // Nobody could tell when such a lease is over that is not confirmed.
+            // An unconfirmed lease of this kind has no bounded end.
             is_keepalive: random.percent(3) && !world.confirms,
             is_running: false,
         };
         let how = How { mode, is_reentrant: false, binding, is_reservation: false };
         let token = world.server.live_token(K).filter(|_| random.percent(20));
-        // In a long list of holders the pump ends what is over; it comes at once.
+        // In a long list of holders the pump ends expired holds; it comes at once.
         let is_pump_next = std::mem::take(&mut has_passed);
         let input = match random.below(100) {
             _ if is_pump_next => Input::Pump,
@@ -88,7 +88,7 @@ fn a_list_of_holders_grows_and_shrinks() -> Result<(), String> {
     Ok(())
 }
 
-/// What is over and was not ended yet is passed over, but no more of it than a few.
+/// Expired holds that have not ended yet are skipped, but only a few of them.
 #[test]
 fn a_view_of_very_many_holders_looks_at_a_few_and_shows_them() -> Result<(), String> {
     let mut world = World::new(1_000_000, 0);
@@ -103,7 +103,7 @@ fn a_view_of_very_many_holders_looks_at_a_few_and_shows_them() -> Result<(), Str
     }
     assert_eq!([20, 3, 100].map(|max| shown(&world, max)), [(20, 20), (20, 3), (20, 20)]);
     world.step(&Input::Pass(2_000))?;
-    // Two leases are over; the pump has not come yet.
+    // Two leases have expired; the pump has not run yet.
     assert_eq!([18, 3, 100].map(|max| shown(&world, max)), [(20, 18), (20, 3), (18, 18)]);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What can happen to a server, and what came of it.
+//! The inputs of a server, and their outcome.
 
 use super::server::{At, Lazy, Name, Outside};
 use super::world::World;
@@ -8,7 +8,7 @@ use crate::lock::effect::{Answer, Event};
 use crate::lock::table::{Limits, Refusal};
 use crate::lock::types::{Binding, Mode, Token};
 
-/// What an acquire says beside its lease and its wait.
+/// The arguments of an acquire other than its lease and its wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct How {
     pub(super) mode: Mode,
@@ -66,7 +66,7 @@ impl Keys {
         self.0[0]
     }
 
-    /// Whether these are the same, in any order.
+    /// Returns whether these are the same, in any order.
     pub(crate) fn is_same_set(self, other: Self) -> bool {
         self.len() == other.len() && self.iter().all(|at| other.contains(at))
     }
@@ -121,7 +121,7 @@ pub(super) enum Input {
     Move(At, u32),
     Flush(Option<u32>, Lazy),
     Swap(u32, u32),
-    /// PEXPIRE, to a moment that nobody here lives to see.
+    /// PEXPIRE, to a moment far beyond the end of any run.
     Expire(At),
     /// DUMP: the world keeps the last payload.
     Dump(At),
@@ -137,7 +137,8 @@ pub(super) enum Input {
     },
     /// RESTORE REPLACE of the last payload.
     Restore(At),
-    /// RESTORE of the last payload with a time to live that is over: the server reads the payload, and throws it away.
+    /// RESTORE of the last payload with a time to live that has passed: the server reads the payload, and throws it
+    /// away.
     RestoreTooLate(At),
     /// A connection is closed.
     Close(u64),
@@ -151,13 +152,13 @@ pub(super) enum Input {
     Quarantine(u64, bool),
     /// The setting: whether grants have to be confirmed from now on.
     Confirm(bool),
-    /// All replicas say that they have everything: a client that waits for that is told.
+    /// All replicas acknowledge everything: a client that waits for that is notified.
     Confirmed,
-    /// Whether the server lets anything be written from now on.
+    /// Sets whether the server accepts writes from now on.
     Writes(Writes),
     /// The slot of this key goes to another node (or comes back).
     Elsewhere(At, bool),
-    /// Time passes: microseconds. What was on its way to clients has arrived.
+    /// Time passes: microseconds. All messages under way to clients have arrived.
     Pass(u64),
     /// Somebody sets the wall clock.
     Wall(u64),
@@ -171,7 +172,7 @@ pub(super) enum Input {
     NewFile,
     /// The first reader, a replica, begins an append-only file of its own.
     NewFileOfReplica,
-    /// This reader becomes the primary. What the old one had not sent is lost.
+    /// This reader becomes the primary. Anything that the old one had not sent is lost.
     Promote(usize),
 }
 
@@ -206,7 +207,7 @@ impl Input {
     }
 }
 
-/// Whether a server lets anything be written.
+/// The server's policy on writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Writes {
     #[default]
@@ -217,10 +218,10 @@ pub(super) enum Writes {
     Paused,
 }
 
-/// What a client is told at once.
+/// The immediate reply to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Reply {
-    /// Nobody asked, or the server itself refused the command.
+    /// No client asked, or the server itself refused the command.
     #[default]
     None,
     Granted(Token),
@@ -242,27 +243,27 @@ pub(super) struct Answered {
     pub(super) answer: Answer,
 }
 
-/// What came of an input.
+/// The outcome of an input.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) reply: Reply,
-    /// What became of keys, as clients that watch or track them hear of it.
+    /// The changes of keys, as clients that watch or track them see them.
     pub(super) changes: Vec<(At, &'static str)>,
-    /// What replicas were told.
+    /// The records sent to replicas.
     pub(super) facts: Vec<Record>,
-    /// What was done to keys without asking the core.
+    /// Changes of keys that bypass the core.
     pub(super) outside: Vec<Outside>,
     pub(super) events: Vec<(At, Event)>,
     pub(super) answers: Vec<Answered>,
-    /// The holds of which replies told that were sent.
+    /// The holds named by replies that were sent.
     pub(super) delivered: Vec<(At, Token)>,
-    /// Those of which replies were to tell that are never sent.
+    /// The holds named by replies that are never sent.
     pub(super) undelivered: Vec<(At, Token)>,
-    /// Why a request would have waited for itself.
+    /// The cycle that a request would have closed.
     pub(super) cycle: Vec<Link>,
 }
 
-/// A reply that tells of a hold, on its way to its client.
+/// A reply that names a hold, on its way to its client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct InFlight {
     pub(super) at: At,

@@ -1,10 +1,10 @@
 //! The guarantees, as a client could hold the server to them.
 //!
-//! The judge sees what goes in and what comes out, keeps what each client has been promised, and says
-//! which guarantee was broken. It knows no rule of how the core decides: only what must hold whatever
-//! is decided. Each verdict begins with the number of the guarantee (CONTRACT 3). G13 is not its business:
-//! [readers](super::reader) compare themselves with their primary. What it says of replies to those who ask for
-//! a lock stands in [`super::verdicts`], what of holds that begin in [`super::begun`].
+//! The judge sees what goes in and what comes out, keeps what each client has been promised, and says which guarantee
+//! was broken. It knows no rule of how the core decides: only what must hold whatever is decided. Each verdict begins
+//! with the number of the guarantee (CONTRACT 3). G13 is not its business: [readers](super::reader) compare themselves
+//! with their primary. [`super::verdicts`] judges replies to clients that ask for a lock, and [`super::begun`] holds
+//! that begin.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,23 +24,22 @@ use crate::lock::types::{Mode, TOKEN_MAX};
 /// See the [module](self).
 #[derive(Clone, Default)]
 pub(super) struct Judge {
-    /// What each owner was promised.
+    /// The holds promised to each owner.
     pub(super) promises: BTreeMap<At, Vec<Hold>>,
     pub(super) queues: BTreeMap<At, Vec<Pending>>,
-    /// Where an empty lock may stand: somebody renamed, moved, swapped or restored it.
+    /// Keys that may hold an empty lock: a client renamed, moved, swapped or restored it.
     empties: BTreeSet<At>,
     pub(super) newest: u64,
     pub(super) arrivals: u64,
     /// Since when nothing new may be granted, and for how many milliseconds.
     quarantine: Option<(u64, u64)>,
-    /// Grants by which holds went on, and of which nobody knows whether their owners are told.
-    /// Where a RESTORE has brought a lock, and nothing was decided since.
+    /// Grants that continued a hold, with unknown delivery. Keys with a restored lock, and no decision since.
     pub(super) arrived: BTreeSet<At>,
-    /// Where all waits have ended in the running step, because a lock had arrived.
+    /// Keys whose waits have all ended in the running step, because a lock was restored there.
     pub(super) ended: BTreeSet<At>,
     /// The reservations that the running acquire took over.
     pub(super) taken_over: Vec<(At, usize, Pending)>,
-    /// What happened at least once: a check that never saw its case proves nothing.
+    /// Cases that happened at least once: a check that never saw its case proves nothing.
     pub(super) seen: BTreeSet<&'static str>,
 }
 
@@ -65,7 +64,7 @@ impl Judge {
         self.end_for_arrived(input, out, world);
         match *input {
             Input::Quarantine(length_ms, true) => self.quarantine = Some((world.time, length_ms)),
-            // One that is over does not come back.
+            // A quarantine that has ended does not come back.
             Input::Quarantine(length_ms, false) => {
                 let since = self.quarantine.filter(|_| self.is_quarantined(world)).map(|(since, _)| since);
                 self.quarantine = since.map(|since| (since, length_ms));
@@ -75,12 +74,12 @@ impl Judge {
             }
             Input::Close(client) | Input::Unblock(client) => self.gone(client, input, world),
             Input::Release { at, owner, token } => self.released(at, owner, token, &out.reply, world)?,
-            // It may end a hold that is over and so have its own owner's waiting request granted: after its reply.
+            // It may end an expired hold and so have its own owner's waiting request granted: after its reply.
             Input::Renew { .. } => self.renewed(input, &out.reply, world)?,
             Input::Pump => self.let_run(world),
             _ => {}
         }
-        // An owner that came in behind the one that asked, because of it, has a newer token.
+        // An owner that was granted after the one that asked, because of it, has a newer token.
         let came_behind = self.came_behind(input, out, world);
         for answered in out.answers.iter().filter(|answered| !came_behind(answered)) {
             self.answered(input, answered, world)?;
@@ -104,8 +103,8 @@ impl Judge {
         self.check(world)
     }
 
-    /// Which of the answered are told after the one that asked: those who came in beside an owner that holds less from
-    /// here on, or holds as well.
+    /// The answers that follow the one that asked: grants alongside an owner that holds less from here on, or holds as
+    /// well.
     fn came_behind(&self, input: &Input, out: &Outcome, world: &World) -> impl Fn(&Answered) -> bool + use<> {
         let own = match *input {
             Input::Acquire { at, owner, .. } => self.own(at, owner, world).map(|own| own.token),
@@ -124,7 +123,7 @@ impl Judge {
         }
     }
 
-    /// Whether the same was promised to the same, and the same wait.
+    /// Returns whether the same promises were made to the same owners, and the same requests wait.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let is_same = self.promises == other.promises && self.queues == other.queues;
         is_same && self.newest == other.newest
@@ -163,17 +162,17 @@ impl Judge {
         self.seen.insert(what);
     }
 
-    /// Whether these live holds leave room for one more.
+    /// Returns whether these live holds leave room for one more.
     pub(super) fn is_free_for(&self, at: At, owner: Name, mode: Mode, world: &World) -> bool {
         self.is_room_beside(at, owner, mode, 0, world)
     }
 
-    /// Whether the server may have forgotten what it granted, and grants nothing new.
+    /// Returns whether the server may have lost grants, and so makes no new ones.
     pub(super) fn is_quarantined(&self, world: &World) -> bool {
         self.quarantine.is_some_and(|(since, length_ms)| world.time < since + length_ms * 1000)
     }
 
-    /// Whether these live holds leave room for one more beside `reserved` reservations of others.
+    /// Returns whether these live holds leave room for one more alongside `reserved` reservations of others.
     pub(super) fn is_room_beside(
         &self,
         at: At,
@@ -185,7 +184,7 @@ impl Judge {
         if self.is_quarantined(world) {
             return false;
         }
-        // A hold that is to be taken back may have gone for this one.
+        // A hold that must be revoked may have been replaced by this one.
         let others = self.live(at, world).filter(|hold| hold.owner != owner && !hold.is_ownerless());
         let others: Vec<Mode> = others.map(|hold| hold.mode).collect();
         is_free_for(mode, &others, reserved, world.limits.holders_max)
@@ -193,7 +192,7 @@ impl Judge {
 
     /// The scene of who holds and waits for what, and the number of this request among the others.
     pub(super) fn scene(&self, wish: Wish, number: u64, world: &World) -> (Scene, usize) {
-        // One whose time is over waits for nothing: the pump is about to say so.
+        // A request that has timed out waits for nothing: the pump is about to say so.
         let is_late = |pending: &Pending| pending.until.is_some_and(|until| until <= world.time);
         let others = self.queues.values().flatten();
         let others = others.filter(|pending| pending.number != number && !is_late(pending));
@@ -268,7 +267,7 @@ impl Judge {
         }
     }
 
-    /// G8: the requests of this connection are no more, and what is bound to it runs from here.
+    /// G8: the requests of this connection end, and leases bound to it run from here.
     fn gone(&mut self, client: u64, input: &Input, world: &World) {
         for queue in self.queues.values_mut() {
             let before = queue.len();
@@ -290,7 +289,7 @@ impl Judge {
         }
     }
 
-    /// What closed connections kept alive runs from here.
+    /// The leases that closed connections kept alive run from here.
     fn let_run(&mut self, world: &World) {
         for promise in self.promises.values_mut().flatten() {
             if promise.is_paused() && promise.client.is_none() {
@@ -315,7 +314,7 @@ impl Judge {
             let described = world.server.described(at, usize::MAX);
             let there = described.map(|described| described.queue).unwrap_or_default();
             queue.retain(|pending| {
-                // A request that has not waited at all has lost its entry, and come anew.
+                // A request that has not waited at all has lost its entry, and was queued again.
                 let is_its = |view: &WaiterView<'_>| {
                     view.owner == pending.owner.as_bytes() && (view.waited_ms > 0 || !is_late(pending))
                 };
@@ -393,7 +392,7 @@ impl Judge {
         must(is_justified, || format!("G7: {owner:?} at {at} was told {answer:?} at {input:?}"))
     }
 
-    /// What must hold after every step.
+    /// The invariants after every step.
     fn check(&mut self, world: &World) -> Verdict {
         let server = &world.server;
         self.forget_ended(world);
@@ -412,7 +411,7 @@ impl Judge {
         })
     }
 
-    /// A lost grant that is over may be ended by any request for the lock. Then nothing is left to be put back.
+    /// An expired lost grant may be ended by any request for the lock. Then nothing is left to be put back.
     fn forget_ended(&mut self, world: &World) {
         for (&at, promises) in &mut self.promises {
             let is_lost = |promise: &Hold| promise.is_ownerless() && !promise.is_live(world.time);

@@ -1,4 +1,4 @@
-//! Locks of old clients, which the core sees and does not keep (legacy-strings): each rule by itself.
+//! Locks of old clients, which the core sees and does not keep (legacy-strings): each rule in isolation.
 
 use crate::lock::effect::{Answer, Change, Effect, Effects, Event, Existing, Legacy, Record, Step, Task};
 use crate::lock::table::{
@@ -13,7 +13,7 @@ const fn at(ms: u64) -> Now {
     Now { boot: Moment(1_000_000 + ms * 1_000), wall_us: 1_000_000 + ms * 1_000 }
 }
 
-/// What an old client holds until then.
+/// A lock that an old client holds until then.
 const fn held(is_own: bool, until_ms: u64) -> Existing {
     Existing::Legacy(Legacy { is_own, until: at(until_ms).boot })
 }
@@ -85,7 +85,7 @@ fn waiters_are_granted_when_an_old_lock_is_gone_and_not_before() {
             Step { reply: Acquired::Waiting(_), change: Change::Nothing, record: Record::Nothing }
         ));
     }
-    // It goes by itself, and nobody tells: the core looks when it should be gone.
+    // It expires without an event: the core looks when it should be gone.
     let look = table.next_deadline(true).expect("somebody waits");
     assert!((at(30).boot..=at(40).boot).contains(&look), "{look:?}");
     assert_eq!(table.due(look, true), Some(Task::Settle(DOOR.to_owned())));

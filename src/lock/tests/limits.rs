@@ -1,4 +1,4 @@
-//! What the [oracle](super::oracle) makes of bounds that are lowered.
+//! The effects of lowered bounds on the [oracle](super::oracle).
 
 use super::book::{Hold, Scene, Wish};
 use super::input::Reply;
@@ -21,7 +21,7 @@ impl Oracle {
             let Waiter { owner, keys, mode, .. } = *w;
             Wish { owner, keys, mode }
         };
-        // One whose time is over waits for nothing: the pump is about to say so.
+        // A request that has timed out waits for nothing: the pump is about to say so.
         let is_late = |w: &Waiter| w.until.is_some_and(|until| until <= self.time);
         let ahead = self.waiters[..waiter].iter().filter(|w| !is_late(w)).count();
         let all = self.waiters.iter().enumerate().filter(|&(number, w)| number == waiter || !is_late(w));
@@ -30,8 +30,8 @@ impl Oracle {
         Scene { holds, wishes, arrived, holders_max: self.holders_max }.comes_true(ahead)
     }
 
-    /// Whether a lease is over of an owner that holds a lock beside others. Where more than two are many, the pump is
-    /// next: it alone looks at all of them.
+    /// Returns whether a lease has expired of an owner that holds a lock together with others. If more than two are
+    /// many, the pump is next: it alone examines all of them.
     pub(super) fn has_one_of_many_over(&self) -> bool {
         let is_over = |holds: &[Hold]| holds.len() > 1 && holds.iter().any(|hold| !hold.is_live(self.time));
         self.keys.iter().any(|key| matches!(&key.1, Value::Lock(holds) if is_over(holds)))

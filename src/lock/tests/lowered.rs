@@ -7,15 +7,15 @@ use std::cell::Cell;
 /// Bounds as they are, or lower.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lowered {
-    /// How many holders in a list are few.
+    /// The most holders in a list that count as few.
     pub(crate) few_max: Option<usize>,
-    /// How many holders and requests a search for deadlocks looks at.
+    /// The most holders and requests that a search for deadlocks examines.
     pub(crate) steps_max: Option<usize>,
-    /// How often one owner holds a lock.
+    /// The most times that one owner holds a lock.
     pub(crate) count_max: Option<u32>,
-    /// How many holds of a connection are unbound at once when it closes.
+    /// The most holds of a connection that are unbound at once when it closes.
     pub(crate) unbound_max: Option<usize>,
-    /// How many of those who wait for a lock are served in one step.
+    /// The most waiters of a lock that are served in one step.
     pub(crate) served_max: Option<usize>,
 }
 
@@ -24,7 +24,7 @@ impl Lowered {
     const NONE: Self =
         Self { few_max: None, steps_max: None, count_max: None, unbound_max: None, served_max: None };
 
-    /// All that a client can be told of at once.
+    /// All bounds that a client can see at once.
     pub(crate) const ALL: Self = Self {
         few_max: Some(2),
         steps_max: Some(3),
@@ -49,7 +49,7 @@ impl Lowered {
     /// More than two holders of one lock are many.
     pub(crate) const FEW: Self = Self { few_max: Some(2), ..Self::NONE };
 
-    /// Whether it is, on this thread, that more than two holders are many.
+    /// Returns whether, on this thread, more than two holders are many.
     pub(super) fn is_few_lowered() -> bool {
         BOUNDS.get().few_max.is_some()
     }
@@ -73,7 +73,7 @@ impl Lowered {
         Self { steps_max: Some(steps_max), ..Self::NONE }
     }
 
-    /// As they are on this thread. Another thread has them as they are shipped, unless it is told.
+    /// As they are on this thread. Another thread has the shipped bounds, unless it sets its own.
     pub(super) fn now() -> Self {
         BOUNDS.get()
     }
@@ -92,12 +92,13 @@ thread_local! {
     static HAS_ENDED_EARLY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How many holders in a list are few; `usual` if no test has lowered it.
+/// The most holders in a list that count as few; `usual` if no test has lowered it.
 pub(crate) fn few_max(usual: usize) -> usize {
     BOUNDS.get().few_max.unwrap_or(usual)
 }
 
-/// Whether a search for deadlocks ends that has looked at `steps` holders and requests. It usually ends at `usual`.
+/// Returns whether a search for deadlocks ends that has examined `steps` holders and requests. It usually ends at
+/// `usual`.
 pub(crate) fn is_search_spent(steps: usize, usual: usize) -> bool {
     let is_spent = steps >= BOUNDS.get().steps_max.unwrap_or(usual);
     HAS_ENDED_EARLY.set(HAS_ENDED_EARLY.get() || is_spent);
@@ -109,22 +110,22 @@ pub(super) fn begin_step() {
     HAS_ENDED_EARLY.set(false);
 }
 
-/// Whether a search of this step ended before it had seen everything. Then it may have missed a deadlock.
+/// Returns whether a search of this step ended before it had seen everything. Then it may have missed a deadlock.
 pub(super) fn has_search_ended_early() -> bool {
     HAS_ENDED_EARLY.get()
 }
 
-/// How often one owner holds a lock, where that is usually so often.
+/// The most times that one owner holds a lock; `usual` if no test has lowered it.
 pub(crate) fn count_max(usual: u32) -> u32 {
     BOUNDS.get().count_max.unwrap_or(usual)
 }
 
-/// How many holds of a connection are unbound at once when it closes; `usual` if no test has lowered it.
+/// The most holds of a connection that are unbound at once when it closes; `usual` if no test has lowered it.
 pub(crate) fn unbound_max(usual: usize) -> usize {
     BOUNDS.get().unbound_max.unwrap_or(usual)
 }
 
-/// How many waiters of a lock are served in one step; `usual` if no test has lowered it.
+/// The most waiters of a lock that are served in one step; `usual` if no test has lowered it.
 pub(crate) fn served_max(usual: usize) -> usize {
     BOUNDS.get().served_max.unwrap_or(usual)
 }

@@ -1,11 +1,12 @@
-//! A token that was minted and is nobody's: readers of the stream do not count it, so the next grant names its token (G13).
+//! A token that was minted and is not used: readers of the stream do not count it, so the next grant names its token
+//! (G13).
 
 use super::legacy::ask;
 use crate::lock::effect::{Answer, Change, Effect, Effects, Existing, Record};
 use crate::lock::table::{Acquired, Ask, Decision, KeyRef, Refusal, TOO_MANY_LOCKS, Table};
 use crate::lock::types::{LockKey, Mode, Moment, Now};
 
-/// So late that a lease of a minute would end behind the last moment that there is.
+/// So late that a lease of a minute would end after the last moment that exists.
 const LATE: Now = Now { boot: Moment((1 << 48) - 10_000_000), wall_us: 1_000_000 };
 const TOO_LONG_MS: u64 = 60_000;
 

@@ -23,7 +23,7 @@ pub(super) const K1: At = At::new(1, "k");
 const PLACES: [At; 4] = [K, M, K1, At::new(1, "m")];
 const OWNERS: [Name; 3] = ["a", "b", "c"];
 
-/// What may be done next.
+/// The moves that may come next.
 #[derive(Clone, Copy)]
 pub(super) enum Move {
     /// By this one of the owners, on its first connection or another one.
@@ -154,7 +154,7 @@ struct State {
     owners: Vec<Name>,
 }
 
-/// What a search found.
+/// The result of a search.
 struct Outcomes {
     states: usize,
     steps: usize,
@@ -251,7 +251,7 @@ impl Model {
             let (print, owners) =
                 take(&mut world, &mut judge, &input).map_err(|wrong| format!("{wrong}\nafter {way:#?}"))?;
             if print == before {
-                // Where nothing at all happened, the world can be used again.
+                // If nothing at all happened, the world can be used again.
                 if outer(&world) != outer_before || !judge.agrees_with(&state.judge) {
                     world = self.world(&state.way)?;
                 }
@@ -282,10 +282,10 @@ fn take(world: &mut World, judge: &mut Judge, input: &Input) -> Result<(Vec<u8>,
     Ok(fingerprint(world, judge))
 }
 
-/// What could be told apart, and who has a part in it.
+/// The distinguishable state, and the owners that appear in it.
 fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
     let mut print = Vec::with_capacity(64);
-    // Owners in the order in which they appear: which is which is nobody's business.
+    // Owners in the order in which they appear: their names do not matter.
     let mut owners: Vec<Name> = Vec::new();
     let mut number_of = |owner: Name| match owners.iter().position(|&other| other == owner) {
         Some(number) => number as u8,
@@ -368,7 +368,7 @@ thread_local! {
     static LEFT_OUT: Cell<Option<Rule>> = const { Cell::new(None) };
 }
 
-/// What is wrong with the engine, by the first states of a model, if this rule is left out.
+/// The fault of the engine, by the first states of a model, if this rule is left out.
 pub(super) fn wrong_without(rule: Rule, model: &Model) -> Option<String> {
     let before = LEFT_OUT.replace(Some(rule));
     let result = without(Some(rule), || model.search());

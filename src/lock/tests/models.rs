@@ -2,10 +2,10 @@
 //!
 //! # Which seeded bugs are caught by what
 //!
-//! Each was put into a copy of the core by hand, once, before the models ran on the engine, and the tests were run.
-//! F is a test of single facts (`reader.rs`), S the stories, P the random lives, 1 to 3 the first models below. Where
-//! two are in one row, what caught both. Nothing survived but one: a reader that shortens a lease at a retry. It
-//! cannot matter, because a retry is told only if it makes the lease longer on the primary, and it arrives later.
+//! Each was put into a copy of the core by hand, once, before the models ran on the engine, and the tests were run. F
+//! is a test of single facts (`reader.rs`), S the stories, P the random lives, 1 to 3 the first models below. All
+//! tests that caught it are in its row. Nothing survived but one: a reader that shortens a lease at a
+//! retry. It cannot matter: a retry is sent only if it makes the lease longer on the primary, and it arrives later.
 //!
 //! | broken | how | caught by |
 //! |---|---|---|
@@ -87,7 +87,8 @@
 //! | CONTRACT 2 | a binding does not move | P |
 //! | CONTRACT 2 | a reservation lasts longer | S P |
 //!
-//! Holds of which nobody is told, likewise: S the stories, P the random lives, U their model, E `engine/tests/fates.rs`.
+//! Holds with undelivered grants, likewise: S the stories, P the random lives, U their model, E
+//! `engine/tests/fates.rs`.
 //!
 //! | G1 | a hold is revoked while a reply is outstanding that tells of it | U P E |
 //! | G8 | nothing is revoked | S U P E |
@@ -394,7 +395,7 @@ fn reservations() -> Result<(), String> {
 }
 
 /// Reservations where three holders of a lock are many: found by their owners, and ended by the pump alone. There are
-/// more states, for a newcomer may find a lease that is over and stay in the queue until the pump comes.
+/// more states, for a newcomer may find an expired lease and stay in the queue until the pump comes.
 #[test]
 fn reservations_where_three_are_many() -> Result<(), String> {
     Lowered::FEW.during(|| reservations_states(1451))

@@ -1,8 +1,8 @@
 //! The rules of locking once more, as plainly as they can be written: two lists and linear search.
 //!
-//! No numbers, no deadlines, no notes for a pump: the oracle's pump looks at everything. It learns two
-//! things from what came of a step: which of several grants got which token, and whether the core looked at a queue
-//! for which nothing was freed. Tokens and grants are checked. What clients ask is in [`super::rules`].
+//! No numbers, no deadlines, no notes for a pump: the oracle's pump looks at everything. It learns two things from
+//! what came of a step: which of several grants got which token, and whether the core looked at a queue for which
+//! nothing was freed. Tokens and grants are checked. [`super::rules`] has the requests of clients.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// a reservation beside those who hold. One that wants the whole lock lets nobody in beside it.
+    /// a reservation for a place alongside the holders. A reservation of the whole lock blocks all others.
     pub(super) fn is_reserved(&self) -> bool {
         self.client.is_none() && self.mode != Mode::Exclusive
     }
@@ -50,7 +50,7 @@ impl Waiter {
 #[derive(Default)]
 pub(super) struct Oracle {
     pub(super) keys: Vec<(At, Value)>,
-    /// Everybody who waits for anything, in the order in which they are to be granted.
+    /// All waiting requests, in the order in which they must be granted.
     pub(super) waiters: Vec<Waiter>,
     pub(super) last_token: u64,
     dump: Option<(Name, Option<SavedLock>)>,
@@ -65,12 +65,12 @@ pub(super) struct Oracle {
     pub(super) waits: u32,
     pub(super) time: u64,
     wall_us: u64,
-    /// What the running step must have said.
+    /// The answers that the running step must have given.
     pub(super) answers: Vec<(u32, &'static str)>,
     pub(super) minted: Vec<u64>,
-    /// How many requests the running step has let in, refused or dropped.
+    /// The number of requests that the running step has granted, refused or dropped.
     pub(super) served: usize,
-    /// Where a RESTORE has brought a lock, and nothing was decided since.
+    /// Keys with a restored lock, and no decision since.
     pub(super) arrived: BTreeSet<At>,
     pub(super) is_pumping: bool,
 }
@@ -140,7 +140,7 @@ impl Oracle {
 
     fn compare_outcome(&mut self, reply: &Reply, out: &Outcome) -> Result<(), String> {
         let is_same = match (reply, &out.reply) {
-            // What else they say is the judge's business.
+            // The judge checks the rest of their content.
             (Reply::Refused(Refusal::OtherKind(_)), Reply::Refused(Refusal::OtherKind(_))) => true,
             (reply, own) => reply == own,
         };
@@ -206,7 +206,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// What a dump of this lock would say.
+    /// The content of a dump of this lock.
     fn saved(&self, holds: &[Hold]) -> Option<SavedLock> {
         let saved = |hold: &Hold| SavedHold {
             owner: hold.owner.as_bytes().into(),
@@ -218,12 +218,12 @@ impl Oracle {
         Some(SavedLock { mode: holds.first()?.mode, holds: holds.iter().map(saved).collect() })
     }
 
-    /// How many queue entries are taken: a request for several locks stands in as many.
+    /// The number of queue entries taken: a request for several locks takes as many.
     pub(super) fn stands(&self) -> usize {
         self.waiters.iter().map(|waiter| waiter.keys.len()).sum()
     }
 
-    /// Whether somebody's reservation was not refreshed in time: the pump is next, it takes it away.
+    /// Returns whether a reservation was not refreshed in time: the pump is next, it removes it.
     pub(super) fn has_lapsed(&self) -> bool {
         self.waiters.iter().any(|w| w.client.is_none() && w.until.is_some_and(|until| until <= self.time))
     }
@@ -283,7 +283,7 @@ impl Oracle {
         self.end(at, |hold| !hold.is_live(time))
     }
 
-    /// What is left of the quarantine, in milliseconds.
+    /// The remaining quarantine, in milliseconds.
     pub(super) fn quarantine_left_ms(&self) -> Option<u64> {
         let left_us = (self.quarantine_since? + self.quarantine_ms * 1000).saturating_sub(self.time);
         Some(left_us.div_ceil(1000)).filter(|&left_ms| left_ms > 0)
@@ -325,7 +325,7 @@ impl Oracle {
             let saved = world.server.saved(*at).map(|saved| saved.holds).unwrap_or_default();
             if let Value::Lock(holds) = value {
                 for (hold, saved) in holds.iter_mut().zip(&saved) {
-                    // What came by way of a reader may last longer; the judge has seen that it is not shorter.
+                    // A lease that came by way of a reader may last longer; the judge has seen that it is not shorter.
                     *hold = Hold::read(hold.owner, hold.mode, saved, time);
                 }
             }
@@ -335,7 +335,7 @@ impl Oracle {
         Reply::Bool(true)
     }
 
-    /// What happens to keys and settings.
+    /// Applies an input to keys and settings.
     fn happen(&mut self, input: &Input, world: &World) -> Reply {
         match *input {
             Input::Fence(at) => {
@@ -367,7 +367,7 @@ impl Oracle {
             Input::Swap(a, b) if a != b => self.swap(a, b),
             Input::Swap(..) => {}
             Input::Dump(at) => {
-                // A dump counts whole milliseconds, and its lease stands still while it is under way.
+                // A dump counts whole milliseconds, and its lease is paused while it is under way.
                 let Some(Value::Lock(_)) = self.value(at) else { return Reply::Bool(false) };
                 self.dump = Some((at.name, self.saved(self.holds(at))));
             }

@@ -33,17 +33,17 @@ pub(super) struct Life {
     is_pump_next: bool,
     /// The payload that has just come is restored next.
     is_restore_next: Option<At>,
-    /// Whether readers lag: what was sent arrives only sometimes.
+    /// True if readers lag: sent records arrive only sometimes.
     is_lagging: bool,
-    /// How locks are asked for in this life.
+    /// The kinds of requests in this run.
     kinds: Kinds,
-    /// Whether the pump is next where a holder among others is over.
+    /// True if the pump runs next after the lease of one of several holders has expired.
     is_pump_first: bool,
-    /// What was heard of each lock last.
+    /// The last event of each lock.
     heard: BTreeMap<At, Event>,
 }
 
-/// How locks are asked for.
+/// The kinds of requests for locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kinds {
     /// Exclusive, and nothing else.
@@ -83,7 +83,7 @@ impl Life {
     pub(super) fn step(&mut self) -> Result<(), String> {
         let input = self.input().heard(&self.world);
         if matches!(input, Input::Promote(_)) {
-            // What a failover loses is another matter (CONTRACT 6).
+            // The losses of a failover are checked elsewhere (CONTRACT 6).
             self.world.catch_up()?;
         }
         let out = self.world.step(&input).map_err(|wrong| format!("{input:?}: {wrong}"))?;
@@ -201,7 +201,7 @@ impl Life {
         }
     }
 
-    /// What becomes of what is confirmed, or is on its way, and is not asked for.
+    /// Chooses an outcome for confirmations and replies under way, which clients do not ask for.
     fn in_between(&mut self) -> Option<Input> {
         let confirming: Vec<u64> = self.world.confirming().into_iter().map(|(client, _)| client).collect();
         if !confirming.is_empty() && self.random.percent(6) {
@@ -230,7 +230,7 @@ impl Life {
         Token::new(above.min(self.world.highest_from_outside()))
     }
 
-    /// What may be forgotten must be over when the quarantine is.
+    /// A lease that may be forgotten must end before the quarantine does.
     const fn lease_ms_max(&self) -> u64 {
         if self.world.quarantine_ms > 0 { self.world.quarantine_ms } else { u64::MAX }
     }
@@ -246,7 +246,7 @@ impl Life {
         Keys::of(&ats)
     }
 
-    /// How a lock is asked for: mostly as it is held.
+    /// Chooses the mode of a request: mostly the one in which the lock is held.
     fn how(&mut self, at: At) -> How {
         if self.kinds == Kinds::Plain {
             return How::PLAIN;
@@ -261,7 +261,7 @@ impl Life {
         let cut_ms = [0, 1, 7, 30][self.random.below(4) as usize].min(self.lease_ms_max());
         let binding = Binding {
             ephemeral_ms: self.random.percent(10).then_some(cut_ms),
-            // Nobody could tell when such a lease is over that is not confirmed.
+            // An unconfirmed lease of this kind has no bounded end.
             is_keepalive: self.random.percent(8) && !self.world.confirms,
             is_running: false,
         };
@@ -284,7 +284,7 @@ impl Life {
         if rest == 0 { Input::Pump } else { Input::Pass(1_000 - rest) }
     }
 
-    /// What others do to keys.
+    /// Changes of keys by other clients.
     fn keys(&mut self, at: At) -> Input {
         let other = self.at();
         match self.random.below(13) {
@@ -318,7 +318,7 @@ impl Life {
         Input::Payload { name: at.name, owner, token, left_ms, how, beside }
     }
 
-    /// One that is held by those who wait for it here. It is restored next.
+    /// A payload that is held by owners that wait for it here. It is restored next.
     fn payload_for_waiters(&mut self) -> Option<Input> {
         let waited_for: Vec<At> = self.oracle.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
         if self.kinds != Kinds::Restored || waited_for.is_empty() || !self.random.percent(4) {
@@ -361,7 +361,7 @@ impl Life {
             },
             2 => {
                 let (per_lock, total) = (self.random.below(4) as usize, self.random.below(8) as usize);
-                // It is only ever raised: nobody is turned out when it is lowered.
+                // It is only ever raised: no hold is revoked when it is lowered.
                 let holders = self.world.limits.holders_max;
                 Input::Limits(limits(per_lock, total, holders))
             }
@@ -384,7 +384,7 @@ impl Life {
     }
 }
 
-/// What must have happened in these lives, or they prove nothing.
+/// Cases that must have happened in these runs, or they prove nothing.
 const SOMETIMES: [&str; 26] = [
     "broken",
     "demoted",
@@ -414,7 +414,7 @@ const SOMETIMES: [&str; 26] = [
     "wrong type",
 ];
 
-/// What must have happened, too, in the lives with locks of all kinds.
+/// Cases that must have happened, too, in the runs with locks of all kinds.
 const SOMETIMES_OF_ALL_KINDS: [&str; 27] = [
     "cut",
     "deadlock",
@@ -478,7 +478,8 @@ fn events_that_go_out_at_once_are_heard_in_the_wrong_order() {
     assert!(wrong.is_err_and(|wrong| wrong.contains("G15")));
 }
 
-/// What a second look found in the module, put back: oracle, judge and readers must each say so by themselves.
+/// Faults that a second review found in the module, put back: oracle, judge and readers must each report them
+/// independently.
 #[test]
 fn bugs_that_are_put_back_are_found() {
     for rule in [Rule::BesideReservations, Rule::TimeToLive, Rule::WrittenOver, Rule::RefusedKeepsPlace] {

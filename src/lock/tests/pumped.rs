@@ -1,4 +1,4 @@
-//! What the [oracle](super::oracle) does when the pump runs.
+//! The [oracle](super::oracle)'s run of the pump.
 
 use super::book::Hold;
 use super::input::{Outcome, Reply, Writes};
@@ -9,7 +9,7 @@ use crate::lock::effect::Answer;
 use crate::lock::table::{ARRIVED, WRONG_TYPE};
 
 impl Oracle {
-    /// Why this waiter must not be granted anything, if anything forbids it.
+    /// The reason why this waiter must not be granted anything, if there is one.
     pub(super) fn refusal(&self, waiter: &Waiter) -> Option<&'static str> {
         if self.quarantine_ms > 0 && waiter.lease_ms > self.quarantine_ms {
             return Some("too long");
@@ -29,7 +29,7 @@ impl Oracle {
             hold.untied(time, false);
         }
         while let Some(late) = self.waiters.iter().position(|w| w.until.is_some_and(|until| until <= time)) {
-            // Where something else was written in its time, it may be told that instead.
+            // If another value was written before it timed out, it may be notified of that instead.
             let is_other = self.waiters[late].keys.iter().any(|at| self.is_other(at));
             let told = out.answers.iter().find(|told| told.wait == self.waiters[late].wait);
             let is_told = |text| told.is_some_and(|told| told.answer == Answer::Refused(text));
@@ -46,18 +46,19 @@ impl Oracle {
             return Reply::None;
         }
         for at in self.arrived.clone() {
-            // While nothing may be written it decides where a lease is over, and nowhere else.
+            // While writes are refused it decides only for expired leases.
             if self.writes == Writes::Allowed || !world.server.table().is_waited_for(at.lock_key()) {
                 self.end_for_arrived(at);
             }
         }
-        // What nobody was told of is revoked when it may be.
+        // An undelivered grant is revoked when writes are accepted.
         let may_write = self.writes == Writes::Allowed;
         for at in self.keys.iter().map(|key| key.0).collect::<Vec<_>>() {
             let is_lost = |hold: &Hold| hold.is_ownerless() && may_write;
             self.end(at, |hold| !hold.is_live(time) || is_lost(hold));
         }
-        // What was written where nobody held anything is noticed when somebody looks; the judge says if that is late.
+        // A value that was written at a key without holds is noticed at the next look; the judge reports it if that is
+        // late.
         let others: Vec<At> = self.keys.iter().map(|key| key.0).filter(|&at| self.is_other(at)).collect();
         for at in others.into_iter().filter(|&at| !world.server.table().is_waited_for(at.lock_key())) {
             self.dismiss(at);
@@ -68,7 +69,7 @@ impl Oracle {
             self.admit_multis(out, |waiter| out.answers.iter().any(|told| told.wait == waiter.wait));
             let lock_keys: Vec<At> = self.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
             for at in lock_keys {
-                // While nothing may be written it looks at nobody, but where a lease is over.
+                // While writes are refused it examines no waiter except where a lease has expired.
                 let looks = self.writes == Writes::Allowed;
                 self.admit(at, looks && !self.is_other(at), out);
             }

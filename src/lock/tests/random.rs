@@ -12,12 +12,12 @@ impl Random {
         Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), given: None }
     }
 
-    /// What these bytes choose; 0 when they are used up.
+    /// Makes the choices that these bytes give; 0 when they are used up.
     pub(crate) fn given(bytes: &[u8]) -> Self {
         Self { state: 0, given: Some(Vec::from(bytes).into_iter()) }
     }
 
-    /// Whether no bytes are left.
+    /// Returns true if no bytes are left.
     pub(crate) fn is_used_up(&self) -> bool {
         self.given.as_ref().is_some_and(|given| given.as_slice().is_empty())
     }
@@ -33,7 +33,7 @@ impl Random {
         (self.state >> 32) % bound
     }
 
-    /// Whether something happens that happens so often in a hundred times.
+    /// Returns true with this chance in percent.
     pub(crate) fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }

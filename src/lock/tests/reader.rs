@@ -1,7 +1,7 @@
 //! The readers of a primary's stream: a replica, or an append-only file that is replayed (G13).
 //!
 //! A reader is a simulated server of its own, with its own clocks, that is fed with [`Record`]s. A replica may write
-//! an append-only file itself, from what *its* engine says; that file is one more reader behind it.
+//! an append-only file itself, from the output of *its* engine; that file is one more reader after it.
 
 use std::collections::VecDeque;
 
@@ -10,15 +10,15 @@ use crate::engine::tests::single::Record;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::types::{Binding, Moment, Now, Token};
 
-/// How far a reader's boot-time clock is ahead: two machines have nothing to do with each other.
+/// The offset of a reader's boot-time clock: two machines have independent clocks.
 const AHEAD_US: u64 = 7_000_000;
 
 /// See the [module](self).
 pub(super) struct Reader {
     pub(super) server: Server,
-    /// What was sent and has not arrived yet.
+    /// The records that were sent and have not arrived yet.
     under_way: VecDeque<Record>,
-    /// Whether it could count tokens by now. The reader of a new file cannot until one was named.
+    /// True if it could count tokens by now. The reader of a new file cannot until one was named.
     can_count: bool,
     /// The newest token of its earlier life.
     past: u64,
@@ -65,7 +65,7 @@ impl Reader {
         reader.is_of_file = true;
         let last = writer.table().last_token();
         let rewritten = writer.single.begin_file();
-        // From where to count is told by a LOCK.TICK that may come behind the first grant.
+        // A LOCK.TICK that may come after the first grant names the start of the count.
         reader.server.table_mut().clock().adopt(last, 0);
         rewritten.iter().try_for_each(|record| reader.apply(record))?;
         drop((reader.server.single.take_events(), reader.server.single.take_changed()));
@@ -111,7 +111,7 @@ impl Reader {
     fn apply(&mut self, record: &Record) -> Result<(), String> {
         let told = self.told();
         self.server.single.obeys(record)?;
-        // Nobody reads the stream of a reader.
+        // The stream of a reader has no readers.
         drop(self.server.single.take_stream());
         let token = match &*record.1 {
             [command, _, hold, token, ..] if **command == *b"LOCK.APPLY" && **hold == *b"HOLD" => token,
@@ -132,7 +132,7 @@ impl Reader {
 
     /// G13: compares a reader with the server that it reads, if everything has arrived.
     ///
-    /// What runs on because a connection has closed is told by the pump: not before it `has_settled`.
+    /// The pump reports leases that run because a connection has closed: not before it `has_settled`.
     pub(super) fn check(&self, primary: &Server, told: u64, has_settled: bool) -> Result<(), String> {
         self.server.check().map_err(|wrong| format!("a reader: {wrong}"))?;
         if !self.under_way.is_empty() {
@@ -143,7 +143,7 @@ impl Reader {
             return Err("G4: a reader's clock of tokens is behind".to_owned());
         }
         let own_told = self.told();
-        // Where the newest token came from elsewhere, the next one is named: nobody counts until then.
+        // If the newest token came from elsewhere, the next one is named: readers do not count until then.
         let is_counting = told == primary.table().last_token();
         if self.can_count && is_counting && own_told != told {
             return Err(format!("G13: readers count from {told}, one from {own_told}"));
@@ -156,7 +156,7 @@ impl Reader {
         }
     }
 
-    /// What could be told apart of it by what it does next.
+    /// The state that distinguishes its future behaviour.
     pub(super) fn fingerprint(&self, primary: &Server) -> [u8; 3] {
         let file = self.file.as_ref().map_or(2, |file| u8::from(file.can_count));
         let is_ahead = self.server.table().last_token() > primary.table().last_token();
@@ -164,7 +164,7 @@ impl Reader {
         [u8::from(self.can_count) + of_file, file, u8::from(is_ahead)]
     }
 
-    /// What it counts from.
+    /// The token from which it counts.
     pub(super) fn told(&self) -> u64 {
         self.server.table_mut().clock().replicated_token()
     }
@@ -172,8 +172,8 @@ impl Reader {
 
 /// G13: compares a reader that has read everything with its primary.
 ///
-/// What runs on because a connection has closed is told when the primary `has_settled`; leases are not compared where a
-/// reader may rightly count them from before its primary does.
+/// Leases that run because a connection has closed are reported when the primary `has_settled`; leases are not
+/// compared where a reader may rightly count them from before its primary does.
 pub(super) fn check_keys(
     primary: &Server,
     reader: &Server,
@@ -198,7 +198,7 @@ fn check_key(
 ) -> Result<(), String> {
     let (theirs, own) = (primary.saved(at), reader.saved(at));
     let is_lock = |server: &Server| matches!(server.keys.get(&at), Some(Key::Lock(_)));
-    // What stands still behind a grant that could not be told is bound as it was before.
+    // A paused lease that was replaced by an undelivered grant has its earlier binding.
     let is_told_later = |token: Token| {
         let mut all = theirs.iter().flat_map(|saved| &saved.holds);
         !has_settled && all.any(|hold| hold.token == token && hold.binding.is_paused())

@@ -23,8 +23,8 @@ fn live(inputs: &[Input]) -> Result<(), String> {
     Ok(())
 }
 
-/// Bob's grant is on its way when his first connection closes; he has asked again on a second one and was
-/// told that the lock is his. It must not be taken away from him (G1, G9, G10).
+/// Bob's grant is on its way when his first connection closes; he has asked again on a second one and received the
+/// lock. It must not be taken away from him (G1, G9, G10).
 #[test]
 fn a_grant_that_its_owner_knows_of_is_not_taken_back() -> Result<(), String> {
     let release = Input::Release { at: K, owner: "alice", token: None };
@@ -43,8 +43,8 @@ fn an_owner_does_not_wait_for_what_it_holds() -> Result<(), String> {
     live(&[acquire("alice", 1), acquire("bob", 2), payload, Input::Restore(K), Input::Pump])
 }
 
-/// Bob waits to hold alone, carol behind him to read, and a RESTORE makes her one of two readers. She is told of it,
-/// though nobody passes bob (G9).
+/// Bob waits to hold alone, carol behind him to read, and a RESTORE makes her one of two readers. She receives the
+/// grant, though no request passes bob (G9).
 #[test]
 fn an_owner_behind_another_does_not_wait_for_what_it_holds() -> Result<(), String> {
     let token = Token::new(2_000_000).ok_or("no token")?;
@@ -142,7 +142,7 @@ fn a_waiter_behind_a_redirected_request_for_several_is_next() -> Result<(), Stri
     live(&[short, both, behind, Input::Elsewhere(K, true), Input::Pass(20_000), Input::Pump])
 }
 
-/// A lease is over while the slot is elsewhere, so its end is put off. When the slot has come back bob has the lock,
+/// A lease expires while the slot is elsewhere, so its end is postponed. When the slot has come back bob has the lock,
 /// and a lease that does not run while he is there. Nothing is due when the other one would have been looked at again.
 #[test]
 fn a_lease_that_stands_still_is_not_due_where_another_one_was_put_off() -> Result<(), String> {
@@ -174,8 +174,8 @@ const fn read(owner: &'static str, client: u64, wait: Option<u64>) -> Input {
     Input::Acquire { at: K, owner, lease_ms: 30_000, wait, client, minted: false, how }
 }
 
-/// Dave holds, carol has a reservation for reading, alice waits behind it, and then dave for this lock and another one, to
-/// read both: he would make room for himself. (He waits elsewhere, too, or he and alice would wait for each other.)
+/// Dave holds, carol has a reservation for reading, alice waits after it, and then dave for this lock and another one,
+/// to read both: he would make room for himself. (He waits elsewhere, too, or he and alice would wait for each other.)
 /// When alice goes he is next (G6), as he would be if he asked now.
 #[test]
 fn a_waiter_that_holds_the_lock_passes_a_reservation() -> Result<(), String> {
@@ -214,8 +214,9 @@ fn a_waiter_that_holds_the_lock_passes_a_reservation() -> Result<(), String> {
     live(&[&all[..], &[both, Input::Close(1), Input::Pump]].concat())
 }
 
-/// Dave waits for two locks. Ann's lease of the one is over in the millisecond in which dave is looked at for the other
-/// one, and that look ends it. Carol, who stands ahead of dave there, must be granted it in the same run (G6).
+/// Dave waits for two locks. Ann's lease of the one expires in the millisecond in which dave's request for the other
+/// one is examined, and that step ends it. Carol, who stands ahead of dave there, must be granted it in the same run
+/// (G6).
 #[test]
 fn a_waiter_is_granted_when_a_look_at_several_locks_ends_the_lease() -> Result<(), String> {
     const L: At = At::new(0, "l");
@@ -243,7 +244,7 @@ fn a_waiter_is_granted_when_a_look_at_several_locks_ends_the_lease() -> Result<(
         take(K, "ann", 10, 1),
         take(K, "carol", 30_000, 3),
         both,
-        // Bob's lease is found to be over from here on, and ann's is over and not found yet.
+        // Bob's lease is known to have expired from here on, and ann's has expired without being found yet.
         Input::Pass(10_200),
         Input::Pump,
     ];
@@ -256,8 +257,9 @@ fn a_waiter_is_granted_when_a_look_at_several_locks_ends_the_lease() -> Result<(
     Ok(())
 }
 
-/// Alice holds as long as her connection 1 is open. She is granted the whole lock over another connection, which closes
-/// before she is told. What she held before stands still, and nobody ends it before the grant is taken back (G2, G10).
+/// Alice holds as long as her connection 1 is open. She is granted the whole lock over another connection, which
+/// closes before the grant is delivered. Her earlier lease is paused, and must not be ended before the grant is
+/// revoked (G2, G10).
 #[test]
 fn a_hold_that_stands_still_does_so_behind_a_grant_that_is_lost() -> Result<(), String> {
     let (mut world, mut judge) = (World::new(1_000_000, 1_000_000), Judge::default());

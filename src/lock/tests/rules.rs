@@ -1,4 +1,4 @@
-//! What the [oracle](super::oracle) does when clients ask.
+//! The [oracle](super::oracle)'s rules for requests of clients.
 
 use super::book::Hold;
 use super::input::{How, Input, Keys, Outcome, Reply, Writes};
@@ -76,7 +76,7 @@ impl Oracle {
             hold.last(time, lease_ms);
         }
         hold.count += u32::from(is_counted);
-        // An exclusive holder that asks for SHARED lets others in beside it.
+        // An exclusive holder that asks for SHARED unblocks other shared requests.
         let (token, is_freed) = (hold.token, hold.mode != mode);
         hold.mode = mode;
         self.admit(at, is_freed, out);
@@ -211,7 +211,7 @@ impl Oracle {
         let time = self.time;
         let is_own = |hold: &Hold| hold.owner == owner && token.is_none_or(|token| token == hold.token);
         let holds_it = self.holds(at).iter().any(|hold| is_own(hold) && hold.is_live(time));
-        // What else is over here matters to nobody but those who wait, and to the pump.
+        // Another expired hold here matters only to waiters, and to the pump.
         let mut is_freed = (!holds_it || !self.waiters.is_empty()) && self.end_overs(at);
         let own = self.own(at, owner).filter(|hold| is_own(hold));
         let is_own = own.is_some();
@@ -251,7 +251,7 @@ impl Oracle {
         reply
     }
 
-    /// An owner that asks for something else than holds that it was not told of has lost these first.
+    /// An owner that asks for something else than its undelivered holds has lost these first.
     pub(super) fn revoke_own(&mut self, keys: Keys, owner: Name, mode: Mode) -> bool {
         let time = self.time;
         let own = |oracle: &mut Self, at| oracle.own(at, owner).copied().filter(|own| own.is_live(time));
@@ -264,7 +264,7 @@ impl Oracle {
         keys.iter().filter(|&at| self.end(at, is_lost)).count() > 0
     }
 
-    /// Before an acquire: what is over ends, and those in the queue come first.
+    /// Before an acquire: expired holds end, and the requests in the queue come first.
     pub(super) fn look(&mut self, at: At, is_freed: bool, out: &Outcome) {
         let is_freed = self.end_overs(at) || is_freed;
         let is_free = self.holds(at).is_empty();
@@ -281,7 +281,7 @@ impl Oracle {
         Some(Reply::Refused(Refusal::OtherKind(other)))
     }
 
-    /// Something else was written here: it stays, and nobody waits for it.
+    /// Another value was written here: it stays, and all waits end.
     pub(super) fn dismiss(&mut self, at: At) {
         self.strike_all(at, "wrong type");
     }
@@ -292,20 +292,21 @@ impl Oracle {
         }
     }
 
-    /// Whether nobody is ahead of this waiter here but reservations of others, and it fits beside them.
+    /// Returns true if only reservations of others are ahead of this waiter here, and it fits alongside them.
     pub(super) fn is_turn_at(&self, waiter: usize, at: At) -> bool {
         let ahead: Vec<&Waiter> = self.waiters[..waiter].iter().filter(|w| w.keys.contains(at)).collect();
         let mode = self.waiters[waiter].mode;
         ahead.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, ahead.len())
     }
 
-    /// Whether there is room for a newcomer: nobody waits but reservations of others, and it fits beside.
+    /// Returns whether there is room for a newcomer: only reservations of others are queued, and it fits alongside
+    /// them.
     fn has_room_behind_all(&self, at: At, mode: Mode) -> bool {
         let line: Vec<&Waiter> = self.waiters.iter().filter(|w| w.keys.contains(at)).collect();
         line.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, line.len())
     }
 
-    /// A waiter is told this, if it waits to be told.
+    /// Notifies a waiter, if a client waits for it.
     fn say(&mut self, waiter: usize, word: &'static str) {
         let Waiter { wait, client, .. } = self.waiters[waiter];
         self.answers.extend(client.map(|_| (wait, word)));
@@ -317,7 +318,7 @@ impl Oracle {
     }
 
     /// Lets in everybody in the queue here who can come in, first come first. If nothing was freed here, the core need
-    /// not look before the pump runs, nor behind the waiters that one step serves.
+    /// not look before the pump runs, nor past the waiters that one step serves.
     pub(super) fn admit(&mut self, at: At, is_freed: bool, out: &Outcome) {
         if self.is_other(at) {
             return if is_freed {

@@ -1,10 +1,9 @@
 //! Stories that a reader can check: `testdata/*.txt`, one story a file.
 //!
-//! A line that begins with `#` tells the story, and one that begins with `>` is an input. The lines
-//! under it are everything that came of it: the reply, what became of keys, what replicas and files
-//! were told, events, answers to those who waited. `UPDATE_SCENARIOS=1 cargo test scenario` writes the
-//! outputs anew; read the difference before you commit it. The [judge](super::judge) and the
-//! [readers](super::reader) look on in every story.
+//! A line that begins with `#` is narration, and one that begins with `>` is an input. The lines under it are its
+//! outcome: the reply, the changes of keys, the records for replicas and files, events, answers to waiters.
+//! `UPDATE_SCENARIOS=1 cargo test scenario` rewrites the outputs; read the difference before you commit it. The
+//! [judge](super::judge) and the [readers](super::reader) look on in every story.
 //!
 //! ```text
 //! > acquire KEY OWNER LEASE-MS [shared|limit N] [reentrant] [ephemeral MS] [keepalive] [wait|wait MS|queue MS]
@@ -37,7 +36,7 @@ use super::world::World;
 use crate::lock::codec::SavedLock;
 use crate::lock::types::Token;
 
-/// Where the wall clock stands when a story begins, in microseconds: tokens that can be read.
+/// The wall clock at the start of a story, in microseconds: it gives tokens that can be read.
 const BEGIN_US: u64 = 1_000_000;
 
 struct Story {

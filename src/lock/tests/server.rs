@@ -14,7 +14,7 @@ use crate::lock::types::{LockKey, Moment, Now, Token};
 /// A key, an owner: tests know all of theirs beforehand.
 pub(crate) type Name = &'static str;
 
-/// Where a key is.
+/// The database and name of a key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct At {
     pub(crate) db: u32,
@@ -46,7 +46,7 @@ impl std::fmt::Debug for At {
     }
 }
 
-/// What stands under a name.
+/// The value of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Key {
     Lock(LockId),
@@ -62,7 +62,7 @@ impl Key {
     }
 }
 
-/// What somebody does to keys without asking the core. It travels word for word.
+/// A change of keys that bypasses the core. It travels word for word.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outside {
     /// DEL, UNLINK, eviction, the end of a user's EXPIRE.
@@ -76,11 +76,11 @@ pub(super) enum Outside {
     Swap(u32, u32),
     /// RESTORE REPLACE of a payload that was made under this name; `None`: of an empty lock.
     Restore(At, (Name, Option<SavedLock>)),
-    /// PEXPIRE: the key is to go by itself, so late that nobody here lives to see it.
+    /// PEXPIRE: the key expires far beyond the end of any run.
     Expire(At),
 }
 
-/// Whether the values of an emptied database are freed later.
+/// The time at which the values of an emptied database are freed: at once, or later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lazy {
     No,
@@ -107,7 +107,7 @@ pub(super) fn name_of(bytes: &[u8]) -> Name {
 pub(super) struct Server {
     pub(super) single: Single,
     pub(super) now: Now,
-    /// What is there, as of the last look.
+    /// The keys as of the last look.
     pub(super) keys: BTreeMap<At, Key>,
     /// The keys to which somebody gave a time to live.
     pub(super) mortal: BTreeSet<At>,
@@ -163,12 +163,12 @@ impl Server {
         }
     }
 
-    /// What a reader of the lock is told: LOCK.FENCE.
+    /// The reply of LOCK.FENCE for the lock.
     pub(super) fn live_token(&self, at: At) -> Option<Token> {
         self.table().live_token(self.now.boot, self.existing(at))
     }
 
-    /// What INFO tells of the lock, with at most `shown_max` of its holders and as many of its waiters.
+    /// The description of the lock in INFO, with at most `shown_max` of its holders and as many of its waiters.
     pub(super) fn described(&self, at: At, shown_max: usize) -> Option<Description<'static>> {
         let table = self.table();
         let told = table.describe(self.now.boot, at.lock_key(), self.existing(at), b"", shown_max)?;
@@ -188,12 +188,13 @@ impl Server {
         Some(Description { mode, holders, holds, waiters, queue })
     }
 
-    /// Whether some leases of the lock are over that a command leaves to the pump, because the lock has many holders.
+    /// Returns whether the lock has expired leases that a command leaves to the pump, because the lock has many
+    /// holders.
     pub(super) fn leaves_ends_to_the_pump(&self, at: At) -> bool {
         matches!(self.keys.get(&at), Some(Key::Lock(id)) if self.table().leaves_ends_to_the_pump(self.now.boot, *id))
     }
 
-    /// What a dump of the key would say, live or not.
+    /// The content of a dump of the key, live or not.
     pub(super) fn saved(&self, at: At) -> Option<SavedLock> {
         match self.keys.get(&at) {
             Some(Key::Lock(id)) => self.table().save(self.now.boot, *id),
@@ -201,14 +202,14 @@ impl Server {
         }
     }
 
-    /// Whether this is the token of a live hold: LOCK.FENCE with a token.
+    /// Returns whether this is the token of a live hold: LOCK.FENCE with a token.
     pub(super) fn is_live(&self, at: At, token: Token) -> bool {
         self.table().is_live(self.now.boot, self.existing(at), token)
     }
 
-    /// Does this to the keys, if it can be done; tells whether it was.
+    /// Applies this to the keys if possible, and returns whether it was.
     pub(super) fn outside(&mut self, what: &Outside) -> Result<bool, String> {
-        /// So late that nobody here lives to see it, in milliseconds of the wall clock.
+        /// Far beyond the end of any run, in milliseconds of the wall clock.
         const NEVER_MS: &str = "9000000000000000";
         let replied = match *what {
             Outside::Del(at) => self.does(at.db, &["DEL", at.name])?,
@@ -235,7 +236,7 @@ impl Server {
         self.single.ask(0, db, words)
     }
 
-    /// What is wrong with the core's own records, if anything is.
+    /// Checks the core's own records.
     pub(super) fn check(&self) -> Result<(), String> {
         // Values that are not freed yet, under no name any more: what the table knows of them is empty.
         let mut unfreed = self.single.unfreed();

@@ -1,4 +1,5 @@
-//! Requests that nobody could confirm (CONTRACT 6): in a quarantine, and outside of one. What is told of a raised token.
+//! Requests that no server could confirm (CONTRACT 6): in a quarantine, and outside of one. The records of a raised
+//! token.
 
 use super::legacy::ask as plain;
 use crate::lock::effect::{Change, Effects, Existing, Step};
@@ -52,7 +53,7 @@ fn live(table: &Table, ms: u64, existing: Existing) -> Option<Token> {
 
 #[test]
 fn what_is_asked_for_again_in_a_quarantine_does_not_outlast_it_unconfirmed() {
-    // G4: nobody may ever have been told of it
+    // G4: the owner may never have received it
     for (held, asked) in
         [(Mode::Exclusive, Mode::Exclusive), (Mode::Exclusive, Mode::Shared), (Mode::Shared, Mode::Shared)]
     {
@@ -98,7 +99,7 @@ fn an_owner_without_a_hold_waits_for_a_quarantine_or_is_told_of_it() {
 fn without_a_quarantine_nothing_is_done_that_cannot_be_confirmed() {
     let (mut table, existing) = promoted(Mode::Exclusive);
     let before = table.last_token();
-    // Her lease is over, and ends as in any step.
+    // Her lease has expired, and ends as in any step.
     for (owner, client, change) in
         [(&b"alice"[..], None, Change::Deleted), (b"bob", Some(1), Change::Nothing)]
     {

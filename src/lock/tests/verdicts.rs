@@ -1,5 +1,5 @@
-//! What the [judge](super::judge) says of replies to those who ask for a lock, give it up or renew it, and of what the
-//! pump and a promotion leave behind.
+//! The [judge](super::judge)'s rules for replies to clients that acquire, release or renew a lock, and for the state
+//! after the pump and a promotion.
 
 use super::book::{Hold, Wish};
 use super::input::{How, Input, Keys, Outcome, Reply, Writes};
@@ -173,9 +173,9 @@ impl Judge {
                         .queue(at)
                         .iter()
                         .any(|o| o.owner != owner || !o.keys.is_same_set(keys) || o.mode != how.mode);
-                    // What is to be taken back is not free before it is.
+                    // A hold that must be revoked occupies the lock until it is.
                     let is_held = self.live(at, world).any(|hold| hold.is_ownerless() && hold.owner != owner);
-                    // Of many holders the pump ends those whose leases are over.
+                    // Of many holders the pump ends those whose leases have expired.
                     let is_left = world.server.leaves_ends_to_the_pump(at);
                     !others && !is_held && !is_left && self.is_free_for(at, owner, how.mode, world)
                 });
@@ -217,7 +217,7 @@ impl Judge {
                 own.mode = Mode::Shared;
                 self.see("downgraded");
             }
-            // The owner was not told of what it has: it counts from here.
+            // The owner was not notified of its hold: it counts from here.
             if how.is_reentrant && !was_ownerless {
                 own.count += 1;
                 self.see("held once more");
@@ -239,7 +239,7 @@ impl Judge {
                 Some(own) => &self.queue(at)[..own],
                 None => self.queue(at),
             };
-            // Beside reservations of others, if there is room.
+            // Alongside reservations of others, if there is room.
             let is_next = ahead.iter().all(Pending::is_reserved)
                 && self.is_room_beside(at, owner, asked.mode, ahead.len(), world);
             must(is_next, || format!("G5: {owner:?} passed {ahead:?} at {at}"))?;
@@ -378,7 +378,7 @@ impl Judge {
         must(is_justified, || format!("{owner:?} was refused {keys:?}: {why:?}"))
     }
 
-    /// What must be done when the pump has run.
+    /// The state that must hold when the pump has run.
     pub(super) fn pumped(&mut self, world: &World) -> Verdict {
         let over = |pending: &&Pending| pending.until.is_some_and(|until| until <= world.time);
         let late = self.queues.values().flatten().find(over);
@@ -394,7 +394,7 @@ impl Judge {
                 format!("G3: {left:?} at {at} is over and there")
             })?;
         }
-        // While nothing may be written nothing is taken back, and nobody is granted anything.
+        // While writes are refused no hold is revoked, and no request is granted.
         if world.writes == Writes::Refused {
             return Ok(());
         }
@@ -419,7 +419,7 @@ impl Judge {
         })
     }
 
-    /// Whether only reservations stand ahead of this request, and there is room beside them.
+    /// Returns whether only reservations are ahead of this request, and there is room alongside them.
     pub(super) fn is_next(&self, at: At, pending: &Pending, world: &World) -> bool {
         let ahead: Vec<&Pending> =
             self.queue(at).iter().take_while(|other| other.number != pending.number).collect();
@@ -453,7 +453,7 @@ impl Judge {
     }
 }
 
-/// Whether this is the hold that was promised. Another owner may have raised its token to just this one's.
+/// Returns whether this is the hold that was promised. Another owner may have raised its token to just this one's.
 fn is_its(promise: &Hold, hold: &SavedHold) -> bool {
     hold.token == promise.token && *hold.owner == *promise.owner.as_bytes()
 }

@@ -1,4 +1,4 @@
-//! What the server asks the table, and what it is told to do at the edge of its life: each by itself.
+//! The server's queries of the table, and its calls at the start and end of its life: each in isolation.
 
 use super::input::{How, Input, Keys, Reply, limits};
 use super::lowered::Lowered;
@@ -55,7 +55,7 @@ fn a_view_shows_holders_and_waiters() -> Result<(), String> {
     world.step(&acquire(K, "bob", 2, How::PLAIN))?;
     assert!(world.server.table().is_waited_for(K.lock_key()));
     assert!(!world.server.table().is_waited_for(At::new(1, "k").lock_key()));
-    // A lease that is over is a hold until the pump has ended it.
+    // An expired lease is a hold until the pump has ended it.
     world.step(&Input::Pass(30_001_000))?;
     let table = world.server.table();
     assert_eq!((table.is_held(lock), table.token_of(existing, b"ann")), (true, Some(token)));
@@ -98,7 +98,7 @@ fn a_lock_is_described_as_long_as_anybody_holds_it_or_waits() -> Result<(), Stri
         assert_eq!((bob.count, bob.binding), (1, KEPT));
         assert_eq!(world.server.described(L, 1), None);
     }
-    // A lease that is over is not shown; a waiter is.
+    // An expired lease is not shown; a waiter is.
     world.step(&Input::Close(2))?;
     world.step(&Input::Pass(30_001_000))?;
     {
@@ -124,7 +124,7 @@ fn a_repeated_request_has_waited_since_the_first_one() -> Result<(), String> {
     let told = world.server.described(K, 9).ok_or("nothing")?;
     let line: Vec<_> = told.queue.iter().map(|one| (one.owner, one.waited_ms, one.client)).collect();
     assert_eq!(line, [(&b"bob"[..], 10, Some(ClientId(4))), (&b"carol"[..], 10, Some(ClientId(5)))]);
-    // The same where nobody asks for anything else than this lock alone.
+    // The same if all requests are for this lock alone.
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN), acquire(K, "bob", 2, How::PLAIN)])?;
     world.step(&Input::Pass(7_000))?;
     world.step(&acquire(K, "bob", 4, How::PLAIN))?;
@@ -184,7 +184,7 @@ fn all_that_an_owner_holds_and_waits_for_is_told_in_order() -> Result<(), String
             possession(L, Mode::Shared, Some((first, 30_000))),
         ]
     );
-    // A lease that is over is not held.
+    // An expired lease is not held.
     world.step(&Input::Pass(30_001_000))?;
     assert_eq!(ages(&world), [waits]);
     assert_eq!(world.server.table().held_by(world.server.now.boot, b"nobody"), []);
@@ -198,7 +198,7 @@ fn a_lock_occupies_its_record_and_what_does_not_fit_into_it() -> Result<(), Stri
     let (short, long) = (bytes(&world, K)?, bytes(&world, L)?);
     assert!((16..=128).contains(&short), "{short}");
     assert!(long >= short + L.name.len() && long < short + L.name.len() + 128, "{short} and {long}");
-    // What several hold: each of them has a record.
+    // A lock with several holders: each of them has a record.
     let m = At::new(0, "m");
     let mut before = 0;
     for (owner, client) in [("ann", 1), ("bob", 2), ("carol", 3)] {
@@ -306,7 +306,7 @@ fn more_holders_are_let_in_as_soon_as_there_may_be_more() -> Result<(), String> 
     Ok(())
 }
 
-/// What is published next.
+/// The next event to publish.
 fn next_notice(table: &mut Table) -> Option<Notice> {
     std::iter::from_fn(|| table.next_notice()).flatten().next()
 }
@@ -316,7 +316,7 @@ fn what_the_pump_is_to_look_at_is_counted() -> Result<(), String> {
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN), acquire(L, "bob", 2, How::PLAIN)])?;
     let tasks = |table: &Table| (table.has_tasks(), table.tasks());
     assert_eq!(tasks(&world.server.table()), (false, 0));
-    // Broken, and nobody waits.
+    // Broken, with no waiters.
     world.server.outside(&super::server::Outside::Del(K))?;
     assert_eq!(tasks(&world.server.table()), (true, 0));
     assert!(world.server.table().has_notices());
@@ -355,7 +355,7 @@ fn let_go_step_by_step() -> Result<(), String> {
     let cut = |world: &World| names.iter().filter(|name| left(world, name) <= 5).count();
     world.step(&Input::Close(1))?;
     assert_eq!(cut(&world), 1, "the others are next");
-    // What their owner asks for meanwhile, be it in a script, is not cut any more.
+    // The closed connection no longer ends a hold that its owner renews meanwhile, in a script or not.
     for (name, client) in [("g", Some(ClientId(2))), ("h", None)] {
         let (at, now, mut fx) = (At::new(0, name), world.server.now, Effects::default());
         let key_ref = KeyRef { lock_key: at.lock_key(), existing: world.server.existing(at) };
@@ -425,7 +425,7 @@ fn a_quarantine_is_told_to_its_last_millisecond() {
     assert_eq!(table.quarantine_left_ms(at(50)), Some(30));
     table.set_quarantine(at(60), 60);
     assert_eq!(table.quarantine_left_ms(at(59)), None);
-    // One that is over is not begun again.
+    // A quarantine that has ended does not start again.
     table.set_quarantine(at(61), 500);
     assert_eq!(table.quarantine_left_ms(at(61)), None);
 }

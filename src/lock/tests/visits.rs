@@ -1,4 +1,4 @@
-//! How often anything was looked at, for a test that sees the search grow with what there is and not faster.
+//! Counts visits, for a test that checks that the search grows no faster than its input.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ pub(crate) fn count(visits: usize) {
     COUNT.set(COUNT.get() + visits);
 }
 
-/// How much was looked at on this thread since this was asked last.
+/// The number of visits on this thread since the last call.
 pub(crate) fn take() -> usize {
     COUNT.replace(0)
 }

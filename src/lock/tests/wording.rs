@@ -1,4 +1,4 @@
-//! The words of the [stories](super::scenario): how inputs are read, and what came of them is told.
+//! The language of the [stories](super::scenario): it parses inputs and prints outcomes.
 
 use super::input::{Answered, How, Keys, Writes};
 use super::judge::Pending;
@@ -49,7 +49,7 @@ pub(super) fn stands(pending: &Pending) -> String {
     text
 }
 
-/// What the answered one waited for.
+/// The locks that the answered client waited for.
 pub(super) fn awaited(told: &Answered) -> String {
     let Answer::Granted { lock_key, others, .. } = &told.answer else {
         return told.at.to_string();
@@ -162,7 +162,7 @@ impl<'a> Words<'a> {
         Ok(Keys::of(&ats?))
     }
 
-    /// How a lock is to be held.
+    /// The mode in which to hold a lock.
     pub(super) fn how(&mut self) -> Result<How, String> {
         let mut how = How::PLAIN;
         loop {
@@ -182,7 +182,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// How long to wait; 0: without limit.
+    /// The time to wait; 0: without limit.
     pub(super) fn wait(&mut self) -> Option<u64> {
         if self.is("wait") { Some(self.number().unwrap_or(0)) } else { None }
     }

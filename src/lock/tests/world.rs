@@ -1,7 +1,7 @@
 //! A primary, its clients and the readers of its stream: simulated servers, run by the engine that ships.
 //!
 //! The world says what happens when: which client asks what, when answers reach their clients, when the pump runs,
-//! when time passes. It decides nothing. What came of an input is an [`Outcome`], for stories to print and for the
+//! when time passes. It decides nothing. The outcome of an input is an [`Outcome`], for stories to print and for the
 //! [judge](super::judge) and the [oracle](super::oracle) to compare.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,14 +32,14 @@ pub(super) struct Blocked {
 pub(super) struct World {
     pub(super) server: Server,
     pub(super) readers: Vec<Reader>,
-    /// Replies that tell of holds, on their way to their clients.
+    /// Replies that name holds, on their way to their clients.
     pub(super) in_flight: Vec<InFlight>,
     pub(super) limits: Limits,
     pub(super) forbidden: BTreeSet<u64>,
     pub(super) writes: Writes,
     pub(super) quarantine_ms: u64,
     pub(super) confirms: bool,
-    /// The holds of which replies told that were sent in the running step.
+    /// The holds named by replies that were sent in the running step.
     pub(super) delivered: Vec<(At, Token)>,
     pub(super) elsewhere: BTreeSet<At>,
     /// Microseconds since the world began: the time that no server knows.
@@ -59,7 +59,7 @@ pub(super) struct World {
     pub(super) postponed: BTreeMap<At, u64>,
 }
 
-/// How far ahead of the wall clock a token from outside may be, if nobody sets it otherwise.
+/// The default distance that a token from outside may be ahead of the wall clock.
 pub(super) const TOKEN_LEAD_US_MAX: u64 = 60_000_000;
 
 /// The names of the keys that are there, or were.
@@ -67,7 +67,7 @@ fn all_names<'a>(before: &'a BTreeMap<At, Key>, now: &'a BTreeMap<At, Key>) -> V
     before.keys().chain(now.keys()).map(|at| at.name.as_bytes()).collect()
 }
 
-/// How long the pump leaves a lock alone whose slot is not ours.
+/// The time for which the pump leaves a lock alone whose slot is not ours.
 const LOOK_AGAIN_MS: u64 = 1_000;
 
 impl World {
@@ -124,7 +124,7 @@ impl World {
         Ok(out)
     }
 
-    /// What became of keys: what is there now, and what the server was told has changed.
+    /// The changes of keys: the keys that exist now, and the changes that the server signalled.
     fn changes(&mut self, out: &mut Outcome) {
         let before = std::mem::take(&mut self.server.keys);
         let was_mortal = std::mem::take(&mut self.server.mortal);
@@ -152,13 +152,13 @@ impl World {
             };
             out.changes.push((at, what));
         }
-        // Whose turn it is was told where there is no key.
+        // The next owner's turn was signalled at a key that does not exist.
         let all: Vec<&[u8]> = all_names(&before, &self.server.keys);
         let absent = changed.iter().flatten().filter(|name| !all.contains(&&***name));
         out.changes.extend(absent.map(|name| (At::new(0, name_of(name)), "signalled")));
     }
 
-    /// What came of a step is gathered.
+    /// Gathers the outcome of a step.
     fn collect(&mut self, out: &mut Outcome) -> Result<(), String> {
         for record in self.server.single.take_stream() {
             let replicas = self.readers.iter_mut().filter(|reader| !reader.is_of_file);
@@ -177,7 +177,7 @@ impl World {
         self.answers(out)
     }
 
-    /// What happens to keys, clocks and readers, and is not asked of the core.
+    /// Applies an input to keys, clocks and readers, outside of the core.
     fn happen(&mut self, input: &Input, out: &mut Outcome) -> Result<(), String> {
         match *input {
             Input::Del(at) => self.outside(Outside::Del(at), out)?,
@@ -235,7 +235,7 @@ impl World {
         self.readers.iter_mut().for_each(|reader| reader.pass(us));
     }
 
-    /// What is set otherwise from here on.
+    /// Applies a setting.
     fn set(&mut self, input: &Input) -> Result<(), String> {
         let single = &self.server.single;
         match *input {
@@ -295,7 +295,7 @@ impl World {
         Err("G3, G6: the pump never comes to an end".to_owned())
     }
 
-    /// Whether a lease is over here, or a hold is to be revoked.
+    /// Returns whether a lease has expired here, or a hold must be revoked.
     fn has_ended(&self, at: At, saved: &SavedLock) -> bool {
         let is_to_revoke = |token| match self.server.keys.get(&at) {
             Some(&Key::Lock(lock)) => self.server.table().outstanding(lock, token) == Some(0),
@@ -324,12 +324,12 @@ impl World {
         self.dump = Some((name, Some(SavedLock { mode: how.mode, holds })));
     }
 
-    /// Whether the server refuses to run commands that write here.
+    /// Returns whether the server refuses to run commands that write here.
     pub(super) fn refuses(&self, at: At) -> bool {
         self.writes != Writes::Allowed || self.elsewhere.contains(&at)
     }
 
-    /// Whether a lease is longer than the quarantine, so that no server could wait until it is over.
+    /// Returns whether a lease is longer than the quarantine, so that no server could wait until it ends.
     pub(super) const fn is_longer_than_quarantine(&self, lease_ms: u64) -> bool {
         self.quarantine_ms > 0 && lease_ms > self.quarantine_ms
     }
@@ -339,12 +339,12 @@ impl World {
         self.server.table().last_token().max(self.server.now.wall_us + TOKEN_LEAD_US_MAX)
     }
 
-    /// Whether the key holds something else.
+    /// Returns whether the key holds another type.
     pub(super) fn is_other(&self, at: At) -> bool {
         self.server.keys.get(&at) == Some(&Key::Other)
     }
 
-    /// Whether the pump does not end leases here, or has not looked since it may again.
+    /// Returns whether the pump does not end leases here, or has not looked since it may again.
     pub(super) fn is_left_alone(&self, at: At) -> bool {
         self.elsewhere.contains(&at) || self.postponed.get(&at).is_some_and(|&until| self.time < until)
     }
@@ -354,7 +354,7 @@ impl World {
         self.owners.iter().copied().find(|known| known.as_bytes() == owner)
     }
 
-    /// Which owner the server makes up next.
+    /// The next owner that the server mints.
     pub(super) fn next_owner(&self) -> Name {
         name_of(&self.server.single.next_owner())
     }
@@ -368,7 +368,7 @@ impl World {
         Ok(())
     }
 
-    /// What RESTORE makes of the last payload under this name.
+    /// The value that RESTORE makes of the last payload under this name.
     fn payload_for(&self, at: At) -> Option<Result<Option<SavedLock>, String>> {
         let (name, saved) = self.dump.as_ref()?;
         let mut blocks = Vec::new();
@@ -377,7 +377,7 @@ impl World {
         Some(read(at.name.as_bytes(), || blocks.next()).map_err(str::to_owned))
     }
 
-    /// Whether the payload's token is none from the future.
+    /// Returns true if the payload's token is not from the future.
     pub(super) fn is_payload_old(&self) -> bool {
         let saved = self.dump.as_ref().and_then(|(_, saved)| saved.as_ref());
         let last_token = self.server.table().last_token();
@@ -405,7 +405,7 @@ impl World {
         self.forbidden.iter().for_each(|&client| single.forbid(client, true));
         single.set_writes(self.writes == Writes::Refused, self.writes == Writes::Paused);
         single.promote();
-        // The readers of the old stream start anew with this one's.
+        // The readers of the old stream restart with this one's.
         self.readers.clear();
         self.in_flight.clear();
         self.blocked.clear();
@@ -418,7 +418,7 @@ impl World {
         self.readers.iter_mut().try_for_each(Reader::catch_up)
     }
 
-    /// What is wrong with the world, if anything is: the core's own records, and G13.
+    /// Checks the world: the core's own records, and G13.
     pub(super) fn check(&mut self) -> Result<(), String> {
         self.server.check()?;
         if self.was_open && !self.server.single.is_pump_asked() {
@@ -431,7 +431,7 @@ impl World {
         self.readers.iter().try_for_each(|reader| reader.check(&self.server, told, has_settled))
     }
 
-    /// Where a lock is that the engine names.
+    /// The location of a lock that the engine names.
     pub(super) fn at(lock_key: LockKey<'_>) -> At {
         At::new(lock_key.db, name_of(lock_key.name))
     }

@@ -1,4 +1,4 @@
-//! Very many waits that are over together.
+//! Very many waits that end together.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn of_many_that_fail_together_some_are_over_at_a_time() {
         let failed = |waits: &[WaitId]| waits.iter().map(|&id| (id, Verdict::Failed)).collect::<Vec<_>>();
         assert_eq!(all.take_some_over(now, 9, 2), failed(&waits[..2]));
         assert!(all.is_behind());
-        // One leaves by itself meanwhile. Nobody is told of a grant whose time is over, though all have it by now.
+        // One wait leaves meanwhile. A grant past its deadline is not delivered, though all replicas have it by now.
         all.leave(waits[2]);
         all.see(now, &seen(&[("a", 40), ("b", 40)]));
         assert_eq!(all.take_some_over(now, 9, 0), []);

@@ -1,5 +1,5 @@
-//! Leases that connections keep alive, while connections are forgotten and orphaned leases are let run in slices. What is
-//! seen of each hold is as if all of that happened at once.
+//! Leases that connections keep alive, while connections are forgotten and orphaned leases are let run in slices. The
+//! visible state of each hold is as if all of that happened at once.
 
 use super::Random;
 use crate::lock::locks::{Due, LockId, Locks, NewHold};
@@ -11,7 +11,7 @@ const TIED: Binding = Binding { ephemeral_ms: Some(80_000_000), is_keepalive: fa
 const NAMES: u64 = 5;
 const CLIENTS: u64 = 3;
 
-/// What a hold should be.
+/// The expected state of a hold.
 #[derive(Clone, Copy, Debug)]
 struct Own {
     id: LockId,
@@ -168,7 +168,7 @@ impl World {
         self.locks.check().expect("all is in its place");
     }
 
-    /// All that is to be done is done, and so what is orphaned can be told.
+    /// Runs all pending work, after which the orphaned holds are known.
     fn rests(&mut self) {
         while self.locks.has_running() {
             let _ = self.locks.next_running();
@@ -185,7 +185,7 @@ impl World {
         assert_eq!((orphaned, self.locks.has_orphaned()), (own.clone(), !own.is_empty()));
     }
 
-    /// Every lease that runs is found when it is over, and no other.
+    /// Every lease that runs is found when it expires, and no other.
     fn ends(mut self) {
         self.rests();
         let now = self.now.plus_ms(100);

@@ -21,7 +21,7 @@ fn request(owner: u64, mode: Mode, is_reservation: bool) -> Request {
     }
 }
 
-/// How many reservations stand ahead, and whether anything bars the way, by walking over the queue.
+/// Returns the number of reservations ahead, and whether anything bars the way, by walking over the queue.
 fn walked(queues: &Queues, queue: QueueId, until: Option<WaiterId>, but: Option<WaiterId>) -> (usize, bool) {
     let ahead = queues.in_order(queue).take_while(|(id, _)| Some(*id) != until);
     ahead.filter(|(id, _)| Some(*id) != but).fold((0, false), |(reserved, is_barred), (_, waiter)| {
