@@ -8,7 +8,7 @@ use std::ffi::c_void;
 
 use redis_module::raw;
 
-/// What every allocator that the server may be built with aligns to on 64-bit machines.
+/// The alignment of every allocator that the server may be built with, on 64-bit machines.
 const SERVER_ALIGN: usize = 8;
 
 /// The server's allocator. For the rare larger alignments, the system's.

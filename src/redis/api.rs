@@ -2,11 +2,11 @@
 //!
 //! # Safety of this file
 //!
-//! Every function of the API is a static pointer. The server fills it in before our `OnLoad` goes on, and nobody
-//! writes it afterwards. [`api`] reads it and calls it if it is there; [`calls`] has those of the usual commands at
-//! hand. Handles ([`Ctx`], [`Key`], [`Str`]) are made only from pointers that the server passed to us for the length of
-//! a callback. All of this runs on the server's main thread. So the `SAFETY` comments below say only what is particular
-//! to a call.
+//! Every function of the API is a static pointer. The server fills it in before our `OnLoad` continues, and it is
+//! never written afterwards. [`api`] reads it and calls it if it is there; [`calls`] has those of the usual commands
+//! at hand. Handles ([`Ctx`], [`Key`], [`Str`]) are made only from pointers that the server passed to us for the
+//! length of a callback. All of this runs on the server's main thread. So the `SAFETY` comments below say only what is
+//! particular to a call.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int, c_longlong, c_void};
@@ -111,7 +111,7 @@ impl KeptStr {
     pub(crate) fn get(&self) -> Option<Str<'static>> {
         let mut string = self.0.load(Ordering::Relaxed);
         if string.is_null() {
-            // SAFETY: 1. the bytes are copied; 2. without a context nobody else frees it.
+            // SAFETY: 1. the bytes are copied; 2. without a context nothing else frees it.
             string =
                 unsafe { api!(RedisModule_CreateString, null_mut(), self.1.as_ptr().cast(), self.1.len())? };
             self.0.store(string, Ordering::Relaxed);
@@ -172,7 +172,7 @@ impl Ctx {
         unsafe { api!(RedisModule_Log, self.0, level.as_ptr(), c"%s".as_ptr(), text.as_ptr()) };
     }
 
-    /// Tells the server what this module can do, and when it tells watchers of a key that it changed.
+    /// Sets the module's options on the server, among them when watchers of a key are notified of a change.
     pub(crate) fn set_options(&self, signals: Signals) {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS as c_int;
         if signals == Signals::Never {
@@ -186,7 +186,7 @@ impl Ctx {
         unsafe { api!(RedisModule_SetModuleOptions, self.0, options) };
     }
 
-    /// Whether the server only wants to know which of the arguments are keys.
+    /// Returns whether the server only asks which of the arguments are keys.
     pub(crate) fn is_asked_for_keys(&self) -> bool {
         // SAFETY: a live context.
         unsafe { api!(RedisModule_IsKeysPositionRequest, self.0) }.is_some_and(|asks| asks != 0)
@@ -199,11 +199,11 @@ impl Ctx {
     }
 }
 
-/// What a command does to a key that it changes.
+/// The access flags of a command that changes its key.
 pub(crate) const UPDATES: u32 =
     raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE;
 
-/// What a command that only looks does to a key.
+/// The access flags of a command that only reads its key.
 pub(crate) const READS: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
 
 /// When the server tells those who watch a key (WATCH, client-side caches) that it changed.
@@ -215,7 +215,7 @@ pub(crate) enum Signals {
     Never,
 }
 
-/// An open key; closed when dropped. Those who watch it are told then, if it was changed.
+/// An open key; closed when dropped. Clients that watch it are notified then, if it was changed.
 pub(crate) struct Key<'a> {
     key: *mut raw::RedisModuleKey,
     ctx: &'a Ctx,
@@ -240,8 +240,8 @@ impl server::Key for Key<'_> {
         if self.key.is_null() {
             return Existing::Nothing;
         }
-        // SAFETY: 1. an open key; a type is told only of a module's value; 2. the value is asked for only if
-        // it is of our type; 3. it is a number, which nobody follows as a pointer.
+        // SAFETY: 1. an open key; it has a type only if its value is a module's; 2. the value is asked for only if it
+        // is of our type; 3. it is a number, which is never dereferenced.
         unsafe {
             if (calls().type_of)(self.key) == lock_type() {
                 return Existing::Lock(lock_of((calls().value_of)(self.key)));

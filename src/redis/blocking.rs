@@ -3,9 +3,10 @@
 //! The server is given no timeout: on Redis before 7.4 its own can meet a grant in the same turn of the event loop and
 //! lose the reply.
 //!
-//! CLIENT UNBLOCK can still meet a client that was answered and not told yet. Redis 7.4 and Valkey keep it away then.
-//! Redis 7.0 ends the wait and loses the answer: the client would wait for ever, so its connection is closed, which is
-//! the one thing it cannot overlook. Redis 7.2 would abort; there CLIENT UNBLOCK finds nobody to unblock.
+//! CLIENT UNBLOCK can still meet a client that was answered and whose reply is not sent yet. Redis 7.4 and Valkey keep
+//! it away then. Redis 7.0 ends the wait and loses the answer: the client would wait for ever, so its connection is
+//! closed, which is the one thing it cannot overlook. Redis 7.2 would abort; there CLIENT UNBLOCK does not apply to
+//! these clients.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -18,7 +19,7 @@ use super::{guard, kind};
 use crate::engine::answers;
 use crate::engine::clients::Reply;
 
-/// What a blocked client was sent.
+/// The reply to a blocked client.
 struct Sent {
     reply: Reply,
     blocked: Blocked,
@@ -26,7 +27,7 @@ struct Sent {
 
 /// Blocks the client of the running command. `None`: it cannot be blocked.
 pub(super) fn block(ctx: &Ctx) -> Option<Blocked> {
-    // Without such a callback CLIENT UNBLOCK finds nobody to unblock.
+    // Without such a callback CLIENT UNBLOCK does not apply to the client.
     let on_timeout: raw::RedisModuleCmdFunc =
         if kind::kind().can_unblock() { Some(on_unblock) } else { None };
     // SAFETY: 1. a live context of a running command; 2. the callbacks have the types asked for; 3. what `on_free`

@@ -16,7 +16,7 @@ use crate::sabotage::{self, Rule};
 /// When the module was loaded, less a second: ends of leases are counted from there, in 48 bits.
 static BEGINNING: AtomicU64 = AtomicU64::new(0);
 
-/// What the wall clock was ahead of ours at the last look, and when that was.
+/// The distance of the wall clock ahead of ours at the last look, and the time of that look.
 static AHEAD: AtomicI64 = AtomicI64::new(0);
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 
@@ -27,7 +27,7 @@ fn micros(time: Timespec) -> u64 {
     seconds.wrapping_mul(1_000_000).wrapping_add(time.tv_nsec.cast_unsigned() / 1_000)
 }
 
-/// What leases and waits run on.
+/// The clock of leases and waits.
 #[inline(always)]
 fn boot_clock() -> ClockId {
     if sabotage::removes(Rule::Clock) { ClockId::Realtime } else { ClockId::Boottime }
@@ -39,7 +39,7 @@ pub(crate) fn begin() {
     BEGINNING.store(now.saturating_sub(1_000_000), Ordering::Relaxed);
 }
 
-/// The machine's boot-time clock: it never steps and goes on while the machine sleeps (G2).
+/// The machine's boot-time clock: it never steps, and it continues while the machine sleeps (G2).
 pub(crate) fn boot() -> Moment {
     let now = micros(clock_gettime(boot_clock()));
     Moment(now.saturating_sub(BEGINNING.load(Ordering::Relaxed)))
@@ -50,8 +50,8 @@ pub(crate) fn wall_us() -> u64 {
     micros(clock_gettime(ClockId::Realtime))
 }
 
-/// Both clocks. The wall clock is read at most once in the time by which tokens may lag behind it anyway, and runs
-/// with the other one in between. Each reading costs as much as a tenth of a whole request.
+/// Both clocks. The wall clock is read at most once in the time by which tokens may lag it anyway, and advances with
+/// the other one in between. Each reading costs as much as a tenth of a whole request.
 pub(crate) fn now() -> Now {
     let boot = boot();
     if boot.0.wrapping_sub(LOOKED.load(Ordering::Relaxed)) >= JUMP_US {

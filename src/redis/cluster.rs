@@ -29,13 +29,15 @@ pub(super) fn whose(ctx: &Ctx, name: Str<'_>) -> Whose {
     }
 }
 
-/// Whether the server may ask a command for its keys, where it has several. A node of Valkey asks on threads that read
-/// from clients as well, where any module that is asked crashes it. There it knows the first key alone, by a key spec.
+/// Returns whether the server may ask a command with several keys for all of them. A node of Valkey asks on threads
+/// that read from clients as well, where any module that is asked crashes it. There it knows the first key alone, by a
+/// key spec.
 pub(super) fn sees_all_keys(ctx: &Ctx) -> bool {
     !kind::kind().is_valkey() || !ctx.flags().is_cluster
 }
 
-/// Whether the server would let the running command use all of these keys. `look`: a command that looks at them.
+/// Returns whether the server would let the running command use all of these keys. `look`: a command that looks at
+/// them.
 pub(super) fn has_all(ctx: &Ctx, look: &CStr, names: &[Str<'_>]) -> bool {
     // SAFETY: 1. a live context; 2. the format takes an array of strings and its length, and `Str` is transparent over the
     // pointer to one. An error is asked for as a reply.
@@ -43,11 +45,11 @@ pub(super) fn has_all(ctx: &Ctx, look: &CStr, names: &[Str<'_>]) -> bool {
     reply.is_some_and(|reply| !is_of_kind(reply.get(), raw::REDISMODULE_REPLY_ERROR))
 }
 
-/// Where the keys of a command of the server's are among its words.
+/// Returns the positions of the keys among the words of a server's command.
 pub(super) fn keys_of(ctx: &Ctx, words: &[Str<'_>]) -> Vec<usize> {
     let (mut count, mut flags) = (0, null_mut());
-    // SAFETY: 1. as many strings as said; `Str` is transparent over the pointer to one; they are only read; 2. null, or
-    // arrays of as many numbers as told, which are ours to free, and are freed once.
+    // SAFETY: 1. as many strings as said; `Str` is transparent over the pointer to one; they are only read; 2. null,
+    // or arrays of as many numbers as reported, which are ours to free, and are freed once.
     unsafe {
         let (argv, argc) = (words.as_ptr().cast_mut().cast(), words.len() as c_int);
         let (count, flags) = (&raw mut count, &raw mut flags);

@@ -1,4 +1,4 @@
-//! Tells the server of the commands: names, flags, key specs, COMMAND DOCS. What is told stands in
+//! Registers the commands with the server: names, flags, key specs, COMMAND DOCS. Their content is in
 //! [`table`](crate::command::table).
 
 use std::borrow::Cow;
@@ -14,7 +14,7 @@ use crate::command::table::{Arg, CATEGORY, COMMANDS, Command, Keys, Kind, SINCE,
 
 type Handler = extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
 
-/// What runs a command.
+/// Returns the function that runs a command.
 const fn handler(which: Which) -> Handler {
     match which {
         Which::Acquire => handlers::acquire,
@@ -30,7 +30,7 @@ const fn handler(which: Which) -> Handler {
     }
 }
 
-/// What it does to its keys, as the flags of a key spec.
+/// Returns the access to its keys, as the flags of a key spec.
 const fn flags_of(keys: Use) -> u32 {
     match keys {
         Use::Reads => READS,
@@ -75,7 +75,7 @@ pub(crate) fn register_commands(ctx: &Ctx) -> Result<(), String> {
     Ok(())
 }
 
-/// What a command does, in the words of the server.
+/// Returns the flags of a command, in the words of the server.
 fn flags(ctx: &Ctx, command: &Command) -> Cow<'static, CStr> {
     if !matches!(command.keys, Keys::Counted(_)) || !cluster::sees_all_keys(ctx) {
         return command.flags.into();
@@ -90,7 +90,7 @@ fn register(ctx: &Ctx, command: &Command, has_category: bool) -> Option<()> {
     let flags = flags(ctx, command);
     let (name, flags) = (command.name.as_ptr(), flags.as_ptr());
     let handler: raw::RedisModuleCmdFunc = Some(handler(command.which));
-    // Keys that are counted are told by the key specs alone.
+    // Only the key specs name counted keys.
     let key = c_int::from(matches!(command.keys, Keys::First(_)));
     // SAFETY: 1. within OnLoad; 2. C strings; 3. the handler has the type asked for.
     unsafe {
@@ -108,7 +108,8 @@ fn register(ctx: &Ctx, command: &Command, has_category: bool) -> Option<()> {
     }
 }
 
-/// Tells the server what COMMAND DOCS is to show, and where keys are. `sees_all_keys`: also by the command itself.
+/// Gives the server the content of COMMAND DOCS, and the positions of keys. `sees_all_keys`: also by the command
+/// itself.
 ///
 /// # Safety
 /// `handle` is a command that was just made, within OnLoad.

@@ -1,4 +1,4 @@
-//! What the server tells of itself, handed to the engine.
+//! Events of the server, handed to the engine.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::lock::types::ClientId;
 
 type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
-/// What is subscribed to: only events whose numbers mean the same on Redis and Valkey.
+/// The subscriptions: only events whose numbers mean the same on Redis and Valkey.
 const EVENTS: [(u64, &str, Callback); 9] = [
     (raw::REDISMODULE_EVENT_CLIENT_CHANGE, "ClientChange", on_client),
     (raw::REDISMODULE_EVENT_FLUSHDB, "FlushDB", on_flush),
@@ -39,10 +39,10 @@ const CONFIG: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_CONFIG, "Config", 
 /// Replicas come and go.
 const REPLICAS: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPLICA_CHANGE, "ReplicaChange", on_replica);
 
-/// What costs every turn of the event loop a little.
+/// The event that costs every turn of the event loop a little.
 const TURNS: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_EVENTLOOP, "EventLoop", on_turn);
 
-/// Sees to it that the server can tell what has to be known, and does not have most of it told yet.
+/// Checks that the server can deliver the required events, and leaves most of them unsubscribed.
 pub(super) fn require(ctx: &Ctx) -> Result<(), String> {
     for (id, name, callback) in EVENTS.into_iter().chain([TURNS]) {
         if !subscribe(ctx, id, Some(callback)) {
@@ -55,11 +55,11 @@ pub(super) fn require(ctx: &Ctx) -> Result<(), String> {
     Ok(())
 }
 
-/// Unsubscribes from everything. Redis 7.0 would go on telling a module whose load has failed.
+/// Unsubscribes from everything. Redis 7.0 would keep calling a module whose load has failed.
 pub(super) fn end(ctx: &Ctx) {
     let slots = kind::kind().announces_slots().then_some(SLOTS);
     for (id, _, callback) in EVENTS.into_iter().chain([TURNS, REPLICAS]).chain(slots) {
-        // Where there is no subscription, taking it back would make one without a callback.
+        // Without a subscription, removing it would add one without a callback.
         if subscribe(ctx, id, Some(callback)) {
             subscribe(ctx, id, None);
         }
@@ -75,8 +75,8 @@ fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool {
     done == Some(raw::REDISMODULE_OK as c_int)
 }
 
-/// Has everything told that has to be known of a server whose locks are used. `false`: the log says what the server does
-/// not tell.
+/// Subscribes to the events that are required while locks are used. `false`: the log says what the server does not
+/// tell.
 pub(super) fn begin(ctx: &Ctx) -> bool {
     let mut is_all_told = true;
     let mut begin_one = |id, callback, name: &str| {
@@ -95,18 +95,18 @@ pub(super) fn begin(ctx: &Ctx) -> bool {
     is_all_told
 }
 
-/// Has turns of the event loop told. `false`: the server does not.
+/// Subscribes to turns of the event loop. `false`: the server does not.
 pub(super) fn begin_with_turns(ctx: &Ctx) -> bool {
     let (id, _, callback) = TURNS;
     subscribe(ctx, id, Some(callback))
 }
 
-/// Has them told no more.
+/// Unsubscribes from them.
 pub(super) fn end_with_turns(ctx: &Ctx) {
     subscribe(ctx, TURNS.0, None);
 }
 
-/// Has replicas told as well. `false`: the server does not tell both.
+/// Also subscribes to replicas. `false`: the server does not tell both.
 pub(super) fn begin_with_replicas(ctx: &Ctx) -> bool {
     let (id, _, callback) = REPLICAS;
     begin_with_turns(ctx) && subscribe(ctx, id, Some(callback))

@@ -1,8 +1,8 @@
 //! LOCK.EXEC: a command of the server's, if the token is live.
 //!
-//! The command runs as a script's would, with the rights of the caller, and by itself writes what replicas and
-//! files are told; LOCK.EXEC never travels. It may do anything to the lock's own key, and so come back to us:
-//! while it runs no key of ours is open and nobody is within the engine.
+//! The command runs as a script's would, with the rights of the caller, and the server itself replicates its writes;
+//! LOCK.EXEC is never replicated. It may do anything to the lock's own key, and so call us again: while it runs no key
+//! of ours is open and the engine's state is not borrowed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -71,7 +71,7 @@ fn run(ctx: &Ctx, words: &[Str<'_>]) {
     }
 }
 
-/// What to reply instead, if the server has refused the command for the rights of the caller.
+/// Returns the reply to send instead, if the server has refused the command for the rights of the caller.
 fn refusal_of_rights(reply: Reply) -> Option<String> {
     let is_error = is_of_kind(reply, raw::REDISMODULE_REPLY_ERROR);
     if is_error { error::refusal_of_rights(&text(reply)?) } else { None }
@@ -92,7 +92,7 @@ fn lower_case(name: &[u8]) -> Option<CommandName> {
     Some(lower)
 }
 
-/// Whether the server says of a command that it can block. It is asked once about each: asking takes longer than
+/// Returns whether the server reports that a command can block. It is asked once about each: asking takes longer than
 /// running most commands. Of one that it does not know: no. `None`: it cannot be asked.
 fn can_block(ctx: &Ctx, command: Str<'_>) -> Option<bool> {
     let name = lower_case(command.bytes());
@@ -118,7 +118,7 @@ thread_local! {
     static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Something that does not happen within itself; it is over when this is dropped.
+/// An operation that must not be nested; it ends when this is dropped.
 struct Turn(&'static LocalKey<Cell<bool>>);
 
 impl Turn {

@@ -30,7 +30,7 @@ macro_rules! calls {
             };
 
             fn of_server() -> Self {
-                // SAFETY: static pointers that the server has filled in before our `OnLoad` goes on.
+                // SAFETY: static pointers that the server has filled in before our `OnLoad` continues.
                 unsafe { Self { $($field: raw::$name.unwrap_or(Self::NONE.$field),)* } }
             }
         }

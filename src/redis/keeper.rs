@@ -1,4 +1,4 @@
-//! What the engine keeps of this process: one state, for the server's main thread alone.
+//! The engine's data in this process: one state, for the server's main thread alone.
 
 use std::cell::{Cell, RefCell};
 
@@ -18,7 +18,7 @@ unsafe impl Sync for MainThread {}
 
 static STATE: MainThread = MainThread(RefCell::new(None));
 
-/// What everybody can look at, at any time.
+/// The part that every thread can read, at any time.
 pub(super) static SHARED: Shared = Shared::new();
 
 thread_local! {

@@ -1,9 +1,9 @@
-//! Which server this is, and what it can do.
+//! The kind of server, and its abilities.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
-/// Which server this is.
+/// The kind of server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(super) is_valkey: bool,
@@ -15,7 +15,7 @@ pub(crate) struct Kind {
 
 static KIND: OnceLock<Kind> = OnceLock::new();
 
-/// Which server this is, as found at load.
+/// Returns the kind of server, as found at load.
 pub(crate) fn kind() -> Kind {
     let unknown = Kind { is_valkey: false, version: 0, valkey_major: 0 };
     KIND.get().copied().unwrap_or(unknown)
@@ -31,34 +31,36 @@ impl Kind {
         self.is_valkey
     }
 
-    /// Whether CLIENT UNBLOCK may end a wait. On Redis 7.2 it would abort the server when it meets a
-    /// client that was answered in the same turn of the event loop.
+    /// Returns whether CLIENT UNBLOCK may end a wait. On Redis 7.2 it would abort the server when it meets a client
+    /// that was answered in the same turn of the event loop.
     pub(crate) const fn can_unblock(self) -> bool {
         self.is_valkey || self.version < 0x07_0200 || self.version >= 0x07_0400
     }
 
-    /// Whether CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event loop.
+    /// Returns whether CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event
+    /// loop.
     pub(crate) const fn loses_answers(self) -> bool {
         !self.is_valkey && self.version < 0x07_0200
     }
 
-    /// Whether CLUSTER SLOTS can be asked outside of a command. Valkey 8 looks at the address of the client
+    /// Returns whether CLUSTER SLOTS can be asked outside of a command. Valkey 8 looks at the address of the client
     /// that asks, and crashes where there is none.
     pub(crate) const fn can_ask_for_slots(self) -> bool {
         !self.is_valkey || self.valkey_major >= 9
     }
 
-    /// Whether it tells when slots leave as a whole, and must not be given a command without keys meanwhile.
+    /// Returns whether it announces that a whole slot leaves, and must not be given a command without keys meanwhile.
     pub(crate) const fn announces_slots(self) -> bool {
         self.is_valkey && self.valkey_major >= 9
     }
 
-    /// Whether it knows the client by which a module runs a command like a connection, by its number.
+    /// Returns whether a lookup by number also finds the client that runs a module's commands, as if it were a
+    /// connection.
     pub(crate) const fn takes_callers_for_clients(self) -> bool {
         self.is_valkey && self.valkey_major >= 9
     }
 
-    /// Whether a module can write "nothing" at the head of an RDB file.
+    /// Returns whether a module can write "nothing" at the head of an RDB file.
     pub(crate) const fn has_optional_aux(self) -> bool {
         self.version >= 0x07_0200
     }

@@ -13,7 +13,7 @@ use crate::engine;
 
 const NAME: &std::ffi::CStr = c"redislock";
 
-/// What `MODULE LIST` shows: 10,203 for version 1.2.3.
+/// The version in `MODULE LIST`: 10,203 for version 1.2.3.
 const VERSION_NUMBER: c_int = part(env!("CARGO_PKG_VERSION_MAJOR")) * 10_000
     + part(env!("CARGO_PKG_VERSION_MINOR")) * 100
     + part(env!("CARGO_PKG_VERSION_PATCH"));
@@ -28,7 +28,7 @@ const fn part(digits: &str) -> c_int {
     number
 }
 
-/// What the server calls when it loads the module.
+/// The server calls this when it loads the module.
 ///
 /// # Safety
 /// Called by the server, with a context and the arguments of `loadmodule`.
@@ -61,8 +61,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     })
 }
 
-/// What the server calls when it unloads the module. Servers keep a module that has a data type; only Redis 8 unloads it,
-/// when MODULE LOADEX names a setting that the module does not have.
+/// The server calls this when it unloads the module. Servers keep a module that has a data type; only Redis 8 unloads
+/// it, when MODULE LOADEX names a setting that the module does not have.
 ///
 /// # Safety
 /// Called by the server, with a context.
@@ -102,8 +102,8 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     info::register(ctx)?;
     wakeup::begin()?;
     events::require(ctx)?;
-    // Nothing fails from here on. No timer of the server's may be set before the load is over: Redis 8 would end itself
-    // if it had to unload the module.
+    // Nothing fails from here on. No timer of the server's may be set before the load has ended: Redis 8 would exit if
+    // it had to unload the module.
     soon::begin(ctx);
     events::listen_to_keys(ctx);
     engine::events::started(ctx);

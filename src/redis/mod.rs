@@ -37,7 +37,7 @@ mod wakeup;
 
 pub use load::{RedisModule_OnLoad, RedisModule_OnUnload};
 
-/// What the locks occupy counts as the server's memory. Not in unit tests: they run without a server.
+/// The memory of the locks counts as the server's memory. Not in unit tests: they run without a server.
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: alloc::ServerAlloc = alloc::ServerAlloc;

@@ -1,6 +1,6 @@
 //! The commands of the server's own that this module calls by name. `rename-command` may have taken them away.
 //!
-//! Those of the module itself cannot be renamed: they do not exist yet when the server reads that line. Rights do not
+//! The module's own commands cannot be renamed: they do not exist yet when the server reads that line. Rights do not
 //! matter either, because the module calls for itself and not for a user.
 
 use std::ffi::CStr;
@@ -22,7 +22,7 @@ enum By {
     Cluster,
 }
 
-/// What happens without a command.
+/// The consequence of each missing command.
 const WITHOUT: [(&str, By, &str); 4] = [
     ("CLIENT", By::Any, "a grant whose client disconnects before it is told lasts until its lease ends"),
     ("CONFIG", By::Any, "a grant whose client disconnects before it is told lasts until its lease ends"),
@@ -63,7 +63,7 @@ pub(super) fn look() -> &'static CStr {
     LOOK.get().copied().unwrap_or(LOOKS[0])
 }
 
-/// Why the settings ask for more than this server's commands allow; nothing if they do not.
+/// Fails if the settings require more than this server's commands allow.
 pub(super) fn check(settings: &Settings) -> Result<(), &'static str> {
     if settings.confirms() && !CAN_CONFIRM.load(Ordering::Relaxed) {
         return Err(
@@ -80,13 +80,13 @@ pub(super) fn check(settings: &Settings) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether the server knows a command by this name. It is asked for the keys of a command without arguments, which runs
-/// nothing.
+/// Returns whether the server has a command of this name. It is asked for the keys of a command without arguments,
+/// which runs nothing.
 fn has_command(ctx: &Ctx, name: &str) -> bool {
     let Some(word) = ctx.new_str(name.as_bytes()) else {
         return true;
     };
     let keys = cluster::keys_of(ctx, &[word.as_str()]);
-    // Where there are no keys the server says why.
+    // Without keys the server gives the reason.
     !keys.is_empty() || io::Error::last_os_error().kind() != io::ErrorKind::NotFound
 }

@@ -1,4 +1,4 @@
-//! What replicas and append-only files are told in the module's own words: see `src/command/internal.rs`.
+//! The records for replicas and append-only files in the module's own words: see `src/command/internal.rs`.
 
 use std::ffi::c_longlong;
 
@@ -25,7 +25,7 @@ pub(crate) fn begin() -> Result<(), &'static str> {
         .ok_or("there is no memory for a word of the records for replicas")
 }
 
-/// Where the digits of numbers are written.
+/// The buffer for the digits of numbers.
 type Digits = itoa::Buffer;
 
 /// The fact "this owner holds", by one of the server's two functions that write commands from a format: into what it
@@ -114,8 +114,8 @@ fn replicate_hold(ctx: &Ctx, name: Str<'_>, mode: Mode, hold: &SavedHold) {
     write_hold!(RedisModule_Replicate, ctx.as_ptr(), name.as_ptr(), mode, hold);
 }
 
-/// Writes the fact "this owner holds" into an append-only file that is being written anew: the stream and the name of
-/// the running callback.
+/// Writes the fact "this owner holds" into an append-only file that is being rewritten: the stream and the name of the
+/// running callback.
 pub(crate) fn emit_hold(
     io: *mut raw::RedisModuleIO,
     name: *mut raw::RedisModuleString,
@@ -147,6 +147,6 @@ fn written<'a>(words: &[Word; 4], digits: &'a mut [Digits; 4]) -> [&'a str; 4] {
 /// Asks the replicas how far they are.
 pub(crate) fn ask_replicas(ctx: &Ctx) {
     let (command, format) = (c"REPLCONF".as_ptr(), c"Acc".as_ptr());
-    // SAFETY: the format takes two C strings behind the command, and A keeps it from files.
+    // SAFETY: the format takes two C strings after the command, and A keeps it from files.
     unsafe { api!(RedisModule_Replicate, ctx.as_ptr(), command, format, c"GETACK".as_ptr(), c"*".as_ptr()) };
 }

@@ -1,4 +1,4 @@
-//! What the server answers when it is asked something: parts of a reply, looked at while it lives.
+//! The server's reply to a call: parts of a reply, read while it lives.
 
 use std::ptr::NonNull;
 
@@ -41,7 +41,7 @@ macro_rules! ask {
 }
 pub(super) use ask;
 
-/// Whether it is of this kind, one of `REDISMODULE_REPLY_*`.
+/// Returns whether it is of this kind, one of `REDISMODULE_REPLY_*`.
 pub(super) fn is_of_kind(reply: Reply, kind: isize) -> bool {
     // SAFETY: a live reply.
     unsafe { api!(RedisModule_CallReplyType, reply) }.is_some_and(|found| found as isize == kind)

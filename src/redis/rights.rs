@@ -1,4 +1,4 @@
-//! What the server would say to a command that it is not asked to run.
+//! Predicts the server's refusal of a command that it is not asked to run.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -15,7 +15,7 @@ use crate::lock::types::ClientId;
 static ACQUIRE: KeptStr = KeptStr::new("LOCK.ACQUIRE");
 static MACQUIRE: KeptStr = KeptStr::new("LOCK.MACQUIRE");
 
-/// Whether a user may run a command in a database: 0 if so. The last argument takes the reason, or is null.
+/// Returns 0 if a user may run a command in a database. The last argument takes the reason, or is null.
 pub(super) type CheckAt = unsafe extern "C" fn(
     *mut raw::RedisModuleUser,
     *mut *mut raw::RedisModuleString,
@@ -24,8 +24,8 @@ pub(super) type CheckAt = unsafe extern "C" fn(
     *mut c_int,
 ) -> c_int;
 
-/// Valkey has it from 9.1 on, where a user may be confined to databases. The older function refuses each of these users,
-/// since it is not told which database it is.
+/// Valkey has it from 9.1 on, where a user may be confined to databases. The older function refuses each of these
+/// users, since it does not know the database.
 static CHECK_AT: OnceLock<CheckAt> = OnceLock::new();
 
 /// The server has this function. Once, at load.
@@ -33,7 +33,7 @@ pub(super) fn check_by(function: CheckAt) {
     let _ = CHECK_AT.set(function);
 }
 
-/// Whether the server would refuse a write: too few replicas, a disk error.
+/// Returns whether the server would refuse a write: too few replicas, a disk error.
 ///
 /// It is asked to run a write command that does nothing, under the rules for scripts, which include just these checks.
 /// A refusal is asked for as a reply: Valkey 9.1 aborts over one that is not.
@@ -43,13 +43,13 @@ pub(super) fn refuses_writes(ctx: &Ctx) -> bool {
     reply.is_none_or(|reply| is_of_kind(reply.get(), raw::REDISMODULE_REPLY_ERROR))
 }
 
-/// Whether it has promised somebody that nothing is written now.
+/// Returns whether the server has paused writes.
 pub(super) fn is_paused() -> bool {
     // SAFETY: no arguments. On a server without it (Redis before 6.2) this module does not load.
     unsafe { api!(RedisModule_AvoidReplicaTraffic) != Some(0) }
 }
 
-/// Whether the client's user may run the command that it waits in on this key, by the rules as they are now.
+/// Returns whether the client's user may run the command that it waits in on this key, by the current rules.
 pub(super) fn may_acquire(ctx: &Ctx, Candidate { client, lock_key, several, .. }: Candidate<'_>) -> bool {
     let user_name = user_name(ctx, client);
     let command = if several.is_some() { MACQUIRE.get() } else { ACQUIRE.get() };

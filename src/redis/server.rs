@@ -31,7 +31,7 @@ fn valkey_major(ctx: &Ctx) -> u32 {
     version.and_then(|text| text.split('.').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// What the server's own INFO says. It cannot be renamed or forbidden, as CONFIG can.
+/// Reads a field of the server's own INFO. It cannot be renamed or forbidden, as CONFIG can.
 pub(crate) fn info(ctx: &Ctx, section: &CStr, field: &CStr) -> Option<String> {
     // SAFETY: 1. a live context; 2. the field is a C string that lives as long as the data; 3. the data is
     // freed once, after its last use.

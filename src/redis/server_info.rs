@@ -1,5 +1,5 @@
-//! What the server says when it is asked by its own commands: its configuration and modules, its role and replicas, and
-//! clients that are about to be closed.
+//! Replies of the server's own commands: its configuration and modules, its role and replicas, and clients that are
+//! about to be closed.
 
 use std::ffi::{CStr, c_longlong};
 
@@ -13,7 +13,7 @@ use crate::engine::server::Server;
 use crate::lock::confirm::{ReplicaName, Seen};
 use crate::lock::types::ClientId;
 
-/// Whether anybody could hear a keyspace event: a client, or another module, which needs no setting.
+/// Returns whether a keyspace event could have a listener: a client, or another module, which needs no setting.
 pub(super) fn has_listeners(ctx: &Ctx) -> bool {
     first_use::has_listeners(config(ctx, c"notify-keyspace-events").as_deref(), || modules(ctx))
 }
@@ -29,7 +29,7 @@ fn modules(ctx: &Ctx) -> Option<Vec<String>> {
     elements(modules.get()).map(|module| element(module, 1).and_then(text)).collect()
 }
 
-/// Whether the server may evict keys that have no time to live.
+/// Returns whether the server may evict keys that have no time to live.
 pub(super) fn may_evict(ctx: &Ctx) -> bool {
     let policy = server::info(ctx, c"memory", c"maxmemory_policy");
     let memory = server::info(ctx, c"memory", c"maxmemory");
@@ -43,7 +43,7 @@ fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
     element(reply.get(), 1).and_then(text)
 }
 
-/// How far the stream has come, and how far each replica has. `None`: this server is no primary, or does not say.
+/// Returns the offset of the stream, and that of each replica. `None`: this server is no primary, or does not say.
 pub(super) fn replicas(ctx: &Ctx) -> Option<(u64, Vec<Seen>)> {
     // SAFETY: a live context; the format takes no arguments.
     read_replicas(unsafe { ask!(ctx, c"ROLE", c"E") }?.get())
@@ -62,14 +62,14 @@ fn read_replicas(reply: Reply) -> Option<(u64, Vec<Seen>)> {
     Some((offset, replicas.collect::<Option<_>>()?))
 }
 
-/// Whether this connection closes before what it was answered in this turn of the event loop was sent.
+/// Returns whether this connection closes before its replies of this turn of the event loop were sent.
 ///
-/// In the usual order the server answers blocked clients, sends replies, and closes connections at the end of a turn. What
-/// closes after replies were sent is told apart:
-/// - a connection that its own client has closed behind the reply, by QUIT for one, has the flag `c`;
+/// In the usual order the server answers blocked clients, sends replies, and closes connections at the end of a turn.
+/// A connection that closes after replies were sent is recognised:
+/// - a connection that its own client has closed after the reply, by QUIT for one, has the flag `c`;
 /// - a client that takes too much memory is closed last, where `maxmemory-clients` is set;
 /// - Valkey runs commands of others while replies are being sent, if it has threads for that;
-/// - a script that is slow lets others in before the turn is over.
+/// - a slow script lets others run before the turn ends.
 pub(super) fn has_dropped_reply(ctx: &Ctx, client: ClientId) -> bool {
     let is = |name, value: &str| config(ctx, name).as_deref() == Some(value);
     !ctx.flags().is_script

@@ -78,8 +78,8 @@ fn register_switch(ctx: &Ctx, switch: &'static Switch) -> Result<(), String> {
 fn register_confirm(ctx: &Ctx) -> Result<(), String> {
     let words = CONFIRM_WORDS.map(CStr::as_ptr);
     let numbers: [c_int; 3] = [0, 1, 2];
-    // SAFETY: 1. within OnLoad; 2. the server copies words and numbers, which are as many as it is told; 3. the
-    // callbacks have the types asked for and use no privdata.
+    // SAFETY: 1. within OnLoad; 2. the server copies words and numbers, as many as the call passes; 3. the callbacks
+    // have the types asked for and use no privdata.
     let done = unsafe {
         api!(
             RedisModule_RegisterEnumConfig,
@@ -114,7 +114,7 @@ extern "C" fn set_confirm(
     raw::REDISMODULE_OK as c_int
 }
 
-/// Whether the settings make sense together, and on this server.
+/// Checks that the settings are consistent, and possible on this server.
 fn check() -> Result<(), &'static str> {
     SETTINGS.check().and_then(|()| needs::check(SETTINGS))
 }
@@ -141,7 +141,7 @@ extern "C" fn apply(
     })
 }
 
-/// Tells the server why a setting is refused.
+/// Gives the server the reason why a setting is refused.
 fn reply_why(error: *mut *mut raw::RedisModuleString, reason: &str) {
     // SAFETY: 1. a string of this length, made without a context; 2. the server frees what it is given here, in the
     // place that it gave to the running callback.

@@ -1,4 +1,4 @@
-//! Runs the pump behind the command or event that asked for it: by a timer of the server's of 0 ms.
+//! Runs the pump after the command or event that asked for it: by a timer of the server's of 0 ms.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -42,8 +42,7 @@ pub(super) fn detached() -> Option<Ctx> {
     (!ctx.is_null()).then(|| unsafe { Ctx::from_raw(ctx) })
 }
 
-/// Asks for a run. One that is late must go: the server looks at its timers in their order, and would look at none
-/// behind it.
+/// Asks for a run. A late timer must go: the server checks its timers in order, and would run none after it.
 pub(super) fn run_soon(is_late: bool) {
     let Some(ctx) = detached() else {
         return;

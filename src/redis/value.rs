@@ -1,7 +1,7 @@
 //! The native type: what the server calls when it saves, loads, frees or measures a lock.
 //!
-//! The value of a key is the number of a lock in the table, in the place of a pointer that nobody
-//! follows. So nothing here can be freed twice or used after it was freed.
+//! The value of a key is the number of a lock in the table, in the place of a pointer that is never dereferenced. So
+//! nothing here can be freed twice or used after it was freed.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Deref;
@@ -20,7 +20,7 @@ use crate::lock::types::LockKey;
 
 /// Nine letters, as the server wants them; also the module's name.
 const TYPE_NAME: &std::ffi::CStr = c"redislock";
-/// Stands beside each value and each head of a file. What 0.1 and 0.2 wrote has 1.
+/// Written with each value and each head of a file. Versions 0.1 and 0.2 wrote 1.
 const ENCODING: c_int = 2;
 /// The version of the head, which is its first number.
 const HEAD_VERSION: u64 = 1;
@@ -170,7 +170,7 @@ fn anywhere() -> Ctx {
     soon::detached().unwrap_or(Ctx::nowhere())
 }
 
-/// What is saved of a value.
+/// The saved form of a value.
 fn saved(value: *mut c_void) -> Option<SavedLock> {
     values::saved(&anywhere(), lock_of(value))
 }

@@ -41,7 +41,7 @@ extern "C" fn on_fire(fd: c_int, _data: *mut c_void, _mask: c_int) {
         let mut ticks = [0_u8; 8];
         let _ = keeper::with(|state| {
             if let Some(timer) = state.wake.alarm.0.as_ref().filter(|timer| timer.as_raw_fd() == fd) {
-                // What it says does not matter; unread it would stay readable.
+                // The content does not matter; unread it would stay readable.
                 let _ = rustix::io::read(timer, &mut ticks);
             }
         });

@@ -1,4 +1,4 @@
-/* What the header that comes with the redis-module crate lacks: names that only Valkey has.
+/* Names that only Valkey has, which the header of the redis-module crate lacks.
  *
  * Facts about an interface, written down by us; bound by bindgen in build.rs. The bits collide with
  * bits that Redis may give another meaning, so they are set only on a server that says it is Valkey. */
