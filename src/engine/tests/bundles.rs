@@ -5,11 +5,11 @@ use super::keys::{may_write, number};
 use super::world::{Said, World};
 use crate::engine::flags::Flags;
 
-/// What a server gives the client that runs a script's commands: no connection has this number.
+/// The client of a script's commands, as the server passes it: no connection has this number.
 const SCRIPT: u64 = 99;
 
 impl World {
-    /// EXEC: these commands in one step. Nobody waits within it.
+    /// EXEC: these commands in one step. No command waits within it.
     pub(super) fn executes(&mut self, client: u64, db: u32, commands: &[Words]) -> Vec<PartBuf> {
         let flags = Flags { denies_blocking: true, ..self.sim.flags.get() };
         let mut parts = vec![PartBuf::Array(commands.len())];
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// Whether this client's user may not run the command.
+    /// Returns whether this client's user may not run the command.
     pub(super) fn is_forbidden(&self, client: u64, words: &[Vec<u8>]) -> bool {
         let acquires = matches!(&*words[0], b"LOCK.ACQUIRE" | b"LOCK.MACQUIRE");
         acquires && self.sim.inside.borrow().forbidden.contains(&client)

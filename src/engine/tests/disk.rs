@@ -1,4 +1,4 @@
-//! What a simulated server saves and loads: snapshots, as its files and its replicas get them, and a log of commands.
+//! Saves and loads a simulated server: snapshots, for its files and its replicas, and a log of commands.
 
 use super::inside::{At, Entry, Told, Value};
 use super::world::World;
@@ -8,7 +8,7 @@ use crate::engine::values;
 use crate::lock::codec::SavedLock;
 use crate::lock::types::LockKey;
 
-/// What a key has, saved.
+/// The saved value of a key.
 #[derive(Clone, Debug)]
 enum Saved {
     Lock(Option<SavedLock>),
@@ -66,7 +66,7 @@ impl World {
         self.synchronise(&self.snapshot())
     }
 
-    /// DEBUG LOADAOF: the server throws away what it has, and reads all that its append-only file was ever told.
+    /// DEBUG LOADAOF: the server discards its data, and replays its append-only file from the start.
     pub(super) fn load_file(&mut self, file: &[Told]) -> Result<(), String> {
         let offset = self.sim.inside.borrow().offset;
         self.empty();
@@ -116,7 +116,7 @@ impl World {
             let now_ms = self.sim.inside.borrow().wall_us / 1000;
             let is_over = until_ms.is_some_and(|until| until < now_ms);
             if is_over && !self.sim.flags.get().is_replica {
-                // A primary does not take it over, and tells nobody.
+                // A primary does not load it, and replicates nothing.
                 if let Value::Lock(lock) = value {
                     values::freed(&self.sim, lock);
                 }

@@ -25,7 +25,7 @@ fn way(world: &World) -> String {
     }
 }
 
-/// What was said of the clock of tokens here.
+/// The records of the clock of tokens in this stream.
 fn ticks(told: &[Told]) -> Vec<String> {
     let tick = told.iter().filter(|told| *told.words[0] == *b"LOCK.TICK");
     let text = |told: &Told| {
@@ -91,7 +91,7 @@ fn leaving_turns_waiters_away_a_few_in_a_turn() {
 
 #[test]
 fn who_waits_while_leaving_is_called_off_in_the_same_turn_is_granted_what_was_released_meanwhile() {
-    // G6: the pump has turned nobody away yet, and the release let nobody in.
+    // G6: the pump has rejected no waiter yet, and the release granted nothing.
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     let handle = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
@@ -136,7 +136,7 @@ fn the_log_waits_and_the_pump_comes_back_until_leaving_is_announced() {
     assert_eq!(way(&world), "primary-stays");
     world.cron();
     assert!(world.logged().is_empty(), "it is this server that has to tell");
-    // Nobody says that they have left, and still it is told.
+    // No event reports that they have disconnected, and still it is logged.
     let _ = world.sim.with(|state| state.pump.moves = 0);
     world.cron();
     assert!(world.rests());
@@ -145,7 +145,7 @@ fn the_log_waits_and_the_pump_comes_back_until_leaving_is_announced() {
     assert_eq!(world.logged(), [DONE]);
 }
 
-/// How many keys have values that files need the module for.
+/// The number of keys with values that files need the module for.
 fn keys_left(world: &World) -> usize {
     world.sim.inside.borrow().keys.values().filter(|entry| entry.value.lock().is_some()).count()
 }

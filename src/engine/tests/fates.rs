@@ -1,4 +1,4 @@
-//! What becomes of a hold in each sequence of requests of its owner, and of replies that are sent or dropped.
+//! The fate of a hold in each sequence of requests of its owner, and of replies that are sent or dropped.
 
 use super::given::with_clients;
 use super::inside::{PartBuf, Published};
@@ -12,7 +12,7 @@ use crate::engine::{confirm, events};
 use crate::lock::effect::Event;
 use crate::lock::types::Mode;
 
-/// What was published of locks.
+/// The events published for locks.
 fn published(world: &World) -> Vec<Event> {
     let inside = world.sim.inside.borrow();
     let of_lock = |published: &Published| match published {
@@ -22,7 +22,7 @@ fn published(world: &World) -> Vec<Event> {
     inside.published.iter().filter_map(of_lock).collect()
 }
 
-/// What is left of Alice's lease of `k`, in milliseconds.
+/// The remaining lease of Alice on `k`, in milliseconds.
 fn left_ms(world: &World) -> u64 {
     let lock_key = at(0, "k");
     world.look(std::slice::from_ref(&lock_key))[&lock_key].holders[0].left_ms

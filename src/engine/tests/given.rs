@@ -1,4 +1,4 @@
-//! What stories of one server have in common: clients that ask, and what they are told at once.
+//! Shared by stories of one server: clients that send commands, and the immediate replies.
 
 use super::inside::{PartBuf, Words};
 use super::world::{Said, World};
@@ -20,7 +20,7 @@ pub(super) fn bytes(text: &str) -> PartBuf {
 }
 
 impl World {
-    /// What the first client is told at once.
+    /// The immediate reply to the first client.
     pub(super) fn told(&mut self, text: &str) -> Vec<PartBuf> {
         match self.send(1, 0, text) {
             Said::Now(parts) => parts,
@@ -28,7 +28,7 @@ impl World {
         }
     }
 
-    /// The error that the first client is told.
+    /// The error that the first client receives.
     pub(super) fn error(&mut self, text: &str) -> String {
         match &self.told(text)[..] {
             [PartBuf::Error(error)] => error.clone(),
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// The number that the first client is told.
+    /// The number that the first client receives.
     pub(super) fn number(&mut self, text: &str) -> u64 {
         match self.told(text)[..] {
             [PartBuf::Integer(number)] => number,
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// What the same words are replied that come with other flags.
+    /// The reply to the same words when they come with other flags.
     pub(super) fn told_as(&mut self, flags: Flags, words: Words) -> Vec<PartBuf> {
         match self.run(Some(1), 0, words, flags) {
             Said::Now(parts) => parts,
@@ -67,7 +67,7 @@ impl World {
         found.unwrap_or_else(|| panic!("INFO has no {name}")).1
     }
 
-    /// What the log was told since it was read last.
+    /// The lines added to the log since the last call.
     pub(super) fn logged(&self) -> Vec<String> {
         std::mem::take(&mut self.sim.inside.borrow_mut().log)
     }

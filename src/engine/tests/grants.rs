@@ -1,4 +1,4 @@
-//! What readers are told of a grant, who is blocked for one, and locks of old clients.
+//! The records of a grant, the clients that block for one, and locks of old clients.
 
 use super::given::{bytes, with_clients};
 use super::inside::PartBuf;
@@ -7,7 +7,7 @@ use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{answers, legacy};
 
-/// The first words of what readers were told last.
+/// The first words of the last record.
 fn told_last(world: &World) -> String {
     let inside = world.sim.inside.borrow();
     inside.stream.last().map_or_else(String::new, |told| String::from_utf8_lossy(&told.words[0]).into_owned())
@@ -157,7 +157,7 @@ fn a_release_with_a_token_of_nobodys_ends_a_wait_and_no_hold() {
 
 #[test]
 fn a_grant_that_was_sent_stays_though_the_connection_closes() {
-    // In the turn in which it was sent, behind the reply, and in the next one.
+    // In the turn in which it was sent, after the reply, and in the next one.
     for is_next_turn in [false, true] {
         let mut world = with_clients(3);
         world.number("LOCK.ACQUIRE k alice PX 30000");

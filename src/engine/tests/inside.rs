@@ -1,4 +1,4 @@
-//! What a simulated server has: a keyspace, a stream and a file, clients, replicas, slots, two clocks.
+//! The inner state of a simulated server: a keyspace, a stream and a file, clients, replicas, slots, two clocks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -12,10 +12,10 @@ use crate::engine::state::Alarm;
 use crate::lock::effect::{Event, LockId};
 use crate::lock::types::Moment;
 
-/// Where a key is.
+/// The database and name of a key.
 pub(super) type At = (u32, SmallVec<[u8; 16]>);
 
-/// Where a key of this name is.
+/// The place of a key with this name.
 pub(super) fn place(db: u32, name: &[u8]) -> At {
     (db, SmallVec::from_slice(name))
 }
@@ -23,7 +23,7 @@ pub(super) fn place(db: u32, name: &[u8]) -> At {
 /// A command, word by word.
 pub(super) type Words = Rc<[Vec<u8>]>;
 
-/// What a key has.
+/// The value of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Value {
     Lock(LockId),
@@ -43,7 +43,7 @@ impl Value {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
     pub(super) value: Value,
-    /// When it goes by itself, in milliseconds of the wall clock.
+    /// The time at which it expires, in milliseconds of the wall clock.
     pub(super) until_ms: Option<u64>,
 }
 
@@ -76,7 +76,7 @@ impl From<Part<'_>> for PartBuf {
     }
 }
 
-/// What was published, in its order.
+/// A published event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Published {
     Lock(At, Event),
@@ -86,7 +86,7 @@ pub(super) enum Published {
     All(&'static str),
 }
 
-/// What replicas and files are told.
+/// A command for replicas and files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Told {
     pub(super) db: u32,
@@ -115,20 +115,20 @@ impl Alarm for Clockwork {
     }
 }
 
-/// All that the server has. Nobody keeps it borrowed while the engine is called.
+/// All that the server has. It is not borrowed while the engine is called.
 #[derive(Default)]
 pub(super) struct Inside {
     pub(super) boot_us: u64,
     pub(super) wall_us: u64,
     pub(super) keys: BTreeMap<At, Entry>,
-    /// What replicas were told, until somebody takes it away.
+    /// The commands sent to replicas, until a test takes them.
     pub(super) stream: Vec<Told>,
-    /// How much that was, all in all.
+    /// The total length of the stream.
     pub(super) offset: u64,
-    /// What its file was told, if it has one.
+    /// The content of its file, if it has one.
     pub(super) file: Vec<Told>,
     pub(super) published: Vec<Published>,
-    /// Which keys were changed, as clients that keep copies of them hear of it; `None`: all of them.
+    /// The changed keys, as clients that keep copies of them see them; `None`: all of them.
     pub(super) changed: BTreeSet<Option<Vec<u8>>>,
     /// The keys that are watched, each with the number of the connection that watches it.
     pub(super) watched: BTreeSet<(At, u64)>,
@@ -143,7 +143,7 @@ pub(super) struct Inside {
     /// Clients that were answered, or let go of, in this turn, by their handles.
     pub(super) unblocked: VecDeque<(u64, Option<Reply>)>,
     pub(super) last_handle: u64,
-    /// Handles that were let go of: like addresses, they are given anew.
+    /// Released handles: like addresses, they are reused.
     pub(super) free_handles: Vec<u64>,
     pub(super) last_owner: u64,
     /// The reply to the running command.
@@ -160,21 +160,21 @@ pub(super) struct Inside {
     pub(super) asked: u64,
     /// It may evict keys.
     pub(super) evicts: bool,
-    /// Nobody hears keyspace events.
+    /// The server delivers no keyspace events.
     pub(super) is_unheard: bool,
     /// Of a command with several keys it has seen to the first alone.
     pub(super) sees_first_key_alone: bool,
-    /// It does not tell of its replicas.
+    /// It does not report its replicas.
     pub(super) is_deaf: bool,
-    /// Nobody answers for any slot, and clients are refused.
+    /// No server serves any slot, and clients are refused.
     pub(super) is_cluster_down: bool,
     /// It does not answer ROLE.
     pub(super) is_silent: bool,
     /// It can block no client, and does not say so before.
     pub(super) blocks_nobody: bool,
-    /// How often it was asked to tell of its events.
+    /// The number of its requests for events.
     pub(super) listens: u32,
-    /// It tells of the turns of its event loop.
+    /// It reports the turns of its event loop.
     pub(super) tells_of_turns: bool,
 }
 
@@ -193,17 +193,18 @@ impl Inside {
         Some(client)
     }
 
-    /// Whether another server has this slot.
+    /// Returns whether another server has this slot.
     pub(super) fn has_left(&self, slot: u16) -> bool {
         self.slots.iter().any(|(name, whose)| *whose == Slot::Elsewhere && slot_of(name.as_bytes()) == slot)
     }
 
-    /// Whether this key is of a slot that is not simply this server's: nobody looks for it here, so it does not expire.
+    /// Returns whether this key is of a slot that this server does not fully own: it is not looked up here, so it does
+    /// not expire.
     pub(super) fn is_moving(&self, at: &At) -> bool {
         self.slots.iter().any(|(name, _)| name.as_bytes() == &*at.1)
     }
 
-    /// Whether this server answers for a key of this name.
+    /// Returns whether this server serves a key of this name.
     pub(super) fn is_ours(&self, at: &At) -> bool {
         match self.slots.iter().find(|(name, _)| name.as_bytes() == &*at.1) {
             None => true,

@@ -16,7 +16,7 @@ pub(super) fn number<N: std::str::FromStr>(word: &[u8]) -> N {
     number.unwrap_or_else(|| panic!("{word:?} is no number"))
 }
 
-/// What DUMP gives of a lock, as text: its blocks.
+/// The output of DUMP for a lock, as text: its blocks.
 pub(super) fn as_text(name: &[u8], saved: Option<&SavedLock>) -> String {
     let mut blocks: Vec<String> = Vec::new();
     write(name, saved, |block| {
@@ -25,7 +25,7 @@ pub(super) fn as_text(name: &[u8], saved: Option<&SavedLock>) -> String {
     blocks.join(",")
 }
 
-/// Whether a command may change keys: a replica refuses it, and a server that is paused lets it wait.
+/// Returns whether a command may change keys: a replica refuses it, and a paused server delays it.
 pub(super) fn may_write(name: &[u8]) -> bool {
     let readers: [&[u8]; 7] =
         [b"GET", b"EXISTS", b"DUMP", b"LOCK.FENCE", b"LOCK.INFO", b"LOCK.HELDBY", b"CLIENT"];
@@ -246,7 +246,7 @@ impl World {
         }
     }
 
-    /// What DUMP would give, as text.
+    /// The output of DUMP, as text.
     pub(super) fn dump(&self, at: &At) -> Option<String> {
         let lock = match self.entry(at)?.value {
             Value::Lock(lock) => lock,

@@ -18,7 +18,7 @@ const DBS: [u32; 2] = [0, 1];
 const CLIENTS: u64 = 6;
 const OWNERS: u64 = 7;
 
-/// What the setting max-holders is.
+/// The value of the setting max-holders.
 const HOLDERS_MAX: usize = 10_000;
 
 /// Lives, and steps of each.
@@ -32,16 +32,16 @@ struct Life {
     random: Random,
     primary: World,
     replica: World,
-    /// How much of the stream the replica has.
+    /// The part of the stream that the replica has applied.
     applied: usize,
     /// The clients that are blocked, and by which number.
     busy: BTreeMap<u64, u64>,
-    /// Which lock was asked for last, by which owner, in which database.
+    /// The last request: its lock, owner and database.
     last: Option<(&'static str, u64, u32)>,
     lock_keys: Vec<At>,
-    /// What the last rest saw.
+    /// The holds at the last rest.
     before: Held,
-    /// Strings that were written and nobody took away.
+    /// Strings that were written and not removed.
     texts: BTreeMap<At, Vec<u8>>,
     dumps: Vec<(At, String)>,
     /// Grants and renewals are answered when the replica has them.
@@ -112,7 +112,7 @@ impl Life {
         if self.random.percent(70) {
             self.acknowledges();
         }
-        // A lease that is told is counted from when it arrives: so it arrives before any time passes.
+        // A reader counts the lease of a record from its arrival: so it arrives before any time passes.
         self.applies()
     }
 
@@ -127,7 +127,7 @@ impl Life {
         }
         let client = self.random.of(&free);
         let asks = (self.name(), self.random.below(OWNERS), self.random.of(&DBS));
-        // An owner that was not told yet asks again.
+        // An owner that was not notified yet asks again.
         let is_again = self.confirms && self.random.percent(50);
         let (name, owner, db) = self.last.filter(|_| is_again).unwrap_or(asks);
         self.last = Some((name, owner, db));
@@ -200,7 +200,7 @@ impl Life {
 
     fn meddles_with(&mut self, db: u32, text: &str) {
         self.sends(0, db, text);
-        // What was written stays until somebody takes it away.
+        // A written value stays until it is removed.
         let inside = self.primary.sim.inside.borrow();
         let texts = inside.keys.iter().filter_map(|(at, entry)| match &entry.value {
             Value::Text(text) if entry.until_ms.is_none() => Some((at.clone(), text.clone())),
@@ -256,7 +256,7 @@ impl Life {
         world.answers.clear();
     }
 
-    /// Nothing is to be done any more, and all must be right.
+    /// Nothing is left to do, and all invariants must hold.
     fn rest(&mut self) -> Verdict {
         let was_open =
             !self.primary.sim.is_paused.replace(false) & !self.primary.sim.refuses_writes.replace(false);
@@ -300,7 +300,7 @@ impl Life {
         inside.replicas.values_mut().for_each(|(_, acknowledged)| *acknowledged = offset);
     }
 
-    /// The primary does all that is to be done, and the replica hears of it.
+    /// The primary does all pending work, and the replica receives it.
     fn settles(&mut self) -> Verdict {
         for _ in 0..3 {
             must(self.primary.rests(), || "G3: the primary never comes to rest".to_owned())?;
@@ -336,7 +336,7 @@ impl Life {
         must(lost.is_none(), || format!("CONTRACT 5: what was written at {lost:?} is gone"))
     }
 
-    /// When all have left and all leases are over, nothing is left.
+    /// When all clients have left and all leases have expired, nothing is left.
     fn ends(&mut self) -> Verdict {
         for client in 1..=CLIENTS {
             self.primary.close(client);
@@ -364,7 +364,7 @@ impl Life {
     }
 }
 
-/// How many were confirmed, and how many were not, in some lives that confirm.
+/// The number of confirmed grants, and of failed ones, in some runs that confirm.
 #[test]
 fn simulated_lives_confirm_some_grants_and_fail_others() {
     let (mut confirmed, mut failed) = (0, 0);

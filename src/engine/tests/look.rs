@@ -1,4 +1,4 @@
-//! What can be seen of a simulated server, and what must be so when nothing is to be done any more.
+//! The visible state of a simulated server, and its invariants when nothing is left to do.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,10 +39,10 @@ pub(super) struct Lock {
 /// All locks of a server.
 pub(super) type View = BTreeMap<At, Lock>;
 
-/// How many hold each lock.
+/// The number of holders of each lock.
 pub(super) type Held = BTreeMap<At, usize>;
 
-/// How many hold each lock in this view.
+/// Returns the number of holders of each lock in this view.
 pub(super) fn held_in(view: &View) -> Held {
     view.iter().map(|(at, lock)| (at.clone(), lock.holders.len())).collect()
 }
@@ -58,7 +58,7 @@ impl World {
         lock_keys.iter().map(|at| (at.clone(), self.look_at(at, self.sim.boot()))).collect()
     }
 
-    /// How many hold the lock, with those whose leases are over and that nobody has ended yet.
+    /// Returns the number of holders of the lock, including expired ones that have not been ended yet.
     pub(super) fn unended_at(&self, at: &At) -> usize {
         self.sim.db.set(at.0);
         let existing = self.sim.open(&at.1, To::Read).existing();
@@ -69,7 +69,7 @@ impl World {
         holders.unwrap_or(0)
     }
 
-    /// Whether there are the locks of then, and as many hold each of them.
+    /// Returns whether the locks are the same as then, with as many holders each.
     pub(super) fn holds_as(&self, before: &Held) -> bool {
         let is_known = |at: &At| before.contains_key(at);
         self.sim.inside.borrow().keys.keys().all(is_known)
@@ -108,7 +108,7 @@ impl World {
         lock
     }
 
-    /// Nobody waits for what it could have (G6), by those who hold and wait alone.
+    /// Checks that no request waits for a free lock (G6), from holders and waiters alone.
     pub(super) fn nobody_waits_for_what_is_free(&self, view: &View, holders_max: usize) -> Verdict {
         let mut requests: BTreeMap<(u32, u64), Vec<(&At, usize)>> = BTreeMap::new();
         for (at, lock) in view {
@@ -174,12 +174,12 @@ impl World {
     }
 }
 
-/// How a lock may be after some events, in four numbers.
-/// - How many hold it.
-/// - Whether a broken hold is still to be published.
-/// - How many payloads are still to be restored. A RESTORE is published at once, and may be published ahead of what
-///   happened to locks before it, which waits for its turn. So it may come anywhere.
-/// - How many holds were over when the others were broken, which may be published behind those.
+/// The possible state of a lock after some events, in four numbers.
+/// - The number of holders.
+/// - True if a broken hold is not published yet.
+/// - The number of payloads that are not restored yet. A RESTORE is published at once, and may be published ahead of
+///   what happened to locks before it, which waits for its turn. So it may come anywhere.
+/// - The number of holds that had expired when the others were broken, which may be published after those.
 type Story = (usize, bool, usize, usize);
 
 fn can_lead(start: usize, end: usize, told: &[&Published]) -> bool {
@@ -229,7 +229,7 @@ fn after_event((live, owed, left, late): Story, event: Event) -> Vec<Story> {
     after
 }
 
-/// Whether nobody who holds the lock, or stands before it in the queue, is in the way of this one.
+/// Returns whether no holder of the lock, and no request ahead of it in the queue, blocks this one.
 fn fits(lock: &Lock, position: usize, holders_max: usize, is_multi: bool) -> bool {
     let waiting = &lock.queue[position];
     let ahead = &lock.queue[..position];

@@ -124,7 +124,7 @@ fn a_lease_that_a_connection_of_another_life_kept_runs_out() {
 
 #[test]
 fn a_kept_lease_stands_still_until_its_slot_is_this_nodes() {
-    // Some are looked at each time. Those whose slots are elsewhere come last, or first.
+    // Some are looked at each time. The locks whose slots are elsewhere come last, or first.
     for elsewhere in [&NAMES[3..], &NAMES[..4]] {
         let mut world = with_kept_leases(&NAMES, true, elsewhere);
         for _ in 0..9 {
@@ -160,7 +160,7 @@ fn a_request_for_several_locks_is_sent_on_when_one_of_them_left() {
     assert_eq!(world.answers, [(handle, vec![moved])]);
 }
 
-/// Where the server has seen to the first key alone.
+/// Commands for which the server has checked only the first key.
 #[test]
 fn keys_that_cannot_be_used_together_are_refused() {
     let mut world = node(1);
@@ -211,7 +211,7 @@ fn a_lock_that_left_with_its_slot_is_not_broken() {
     world.told("DEL b");
     assert!(world.rests());
     assert_eq!(world.logged().len(), 1);
-    // The same where nobody hears events.
+    // The same if the server delivers no events.
     world.sim.inside.borrow_mut().is_unheard = true;
     crate::engine::first_use::look_for_listeners(&world.sim);
     leave(&world, &[]);

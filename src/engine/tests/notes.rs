@@ -1,4 +1,4 @@
-//! What the server's log is told.
+//! The content of the server's log.
 
 use super::given::with_clients;
 use super::world::World;
@@ -79,7 +79,7 @@ fn locks_that_are_broken_from_outside_are_told_in_one_line() {
         matches!(&heard[..], [line] if line.contains(" in database 0 and 3 more: the key was")),
         "{heard:?}"
     );
-    // The log is told the same if nobody hears events, and then no lock but the first is told by its name.
+    // The log has the same lines if the server delivers no events, and then only the first lock is named.
     world.sim.shared().events_are_heard.set(false);
     for name in ["a", "b", "c", "d"] {
         world.number(&format!("LOCK.ACQUIRE {name} alice PX 30000"));
@@ -88,7 +88,7 @@ fn locks_that_are_broken_from_outside_are_told_in_one_line() {
     assert!(world.rests());
     assert_eq!(world.logged(), heard);
     world.sim.shared().events_are_heard.set(true);
-    // Of what a client ends nothing is told.
+    // An end that a client requests is not logged.
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.number("LOCK.RELEASE k alice");
     assert!(world.rests() && world.logged().is_empty());
@@ -133,7 +133,7 @@ fn more_replicas_than_the_group_has_are_told_when_they_come() {
     assert_eq!(world.field("confirm_replicas_missing"), Value::Number(0));
     have_replicas(&world, &[]);
     assert_eq!(world.field("confirm_replicas_missing"), Value::Number(1));
-    // Where nothing is confirmed it does not matter.
+    // It does not matter if nothing is confirmed.
     world.confirms_no_more();
     have_replicas(&world, &["replica:1", "replica:2", "replica:3"]);
     assert!(world.logged().is_empty());
@@ -201,8 +201,8 @@ impl World {
     }
 }
 
-/// A server that has to have grants confirmed, has nobody to confirm them, and is in a quarantine: requests wait, and
-/// none can be granted.
+/// A server that must have grants confirmed, has no replicas to confirm them, and is in a quarantine: requests wait,
+/// and none can be granted.
 fn in_a_quarantine_without_replicas(clients: u64) -> World {
     let world = World::started_as(Flags::default(), |sim| {
         let settings = &sim.shared().settings;
@@ -231,7 +231,7 @@ fn requests_that_come_and_go_leave_no_notes_behind_while_nothing_can_be_granted(
         assert!(world.rests());
         assert!(notes(&world) <= 8, "{} notes after {count}", notes(&world));
     }
-    // What still waits is looked at as soon as that is of use.
+    // Requests that still wait are examined as soon as that is of use.
     let told = world.answers.len();
     world.passes(60_000);
     world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", 0));

@@ -51,7 +51,7 @@ fn half_promoted() -> World {
     world
 }
 
-/// How many readers were told that their leases run.
+/// The number of holds whose leases run according to the stream.
 fn records(world: &World) -> usize {
     let inside = world.sim.inside.borrow();
     let runs = |words: &[Vec<u8>]| words.iter().any(|word| word == b"RUNS");
@@ -117,7 +117,7 @@ fn a_lease_that_runs_is_judged_so_before_its_turn_has_come() {
     let told = world.told(&format!("LOCK.INFO k{}", HOLDS - 1));
     assert!(matches!(left(&told), Some(PartBuf::Integer(490..=500))), "{told:?}");
     world.passes(500);
-    // G6: nobody waits for a lock whose lease is over.
+    // G6: no request waits for a lock whose lease has expired.
     world.number(&format!("LOCK.ACQUIRE k{} bob PX 60000", HOLDS - 1));
     assert!(world.rests());
     assert_eq!(held(&world), 1);

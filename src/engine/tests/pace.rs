@@ -1,4 +1,4 @@
-//! How much is done in one turn of the event loop, and that the rest is not forgotten.
+//! The work done in one turn of the event loop, and that the rest is not forgotten.
 
 use super::given::with_clients;
 use super::inside::{PartBuf, Published};
@@ -161,7 +161,7 @@ fn a_grant_that_nobody_was_told_of_is_taken_back_before_leases_end() {
     world.number("LOCK.ACQUIRE lease alice PX 1000");
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
-    // The leases are sorted by their ends: the first look at what is due finds one that is over.
+    // The leases are sorted by their ends: the first search for due leases finds an expired one.
     world.passes(999);
     assert!(world.rests());
     world.number("LOCK.RELEASE k alice");
@@ -227,7 +227,8 @@ fn takes_role(world: &World, is_replica: bool) {
     if is_replica { events::demoted(sim) } else { events::promoted(sim) }
 }
 
-/// The handles of those who were told so far that the server was demoted, in that order. Nobody was told anything else.
+/// The handles of the clients that were notified so far that the server was demoted, in that order. No client received
+/// anything else.
 fn sent_away(world: &World) -> Vec<u64> {
     let is_told = |parts: &[PartBuf]| matches!(parts, [PartBuf::Error(text)] if text == DEMOTED);
     assert!(world.answers.iter().all(|(_, parts)| is_told(parts)), "{:?}", world.answers);
@@ -272,7 +273,7 @@ fn nothing_that_happens_meanwhile_finds_those_who_are_sent_away() {
         let (mut world, mut handles) = with_waiters(9);
         let records = world.sim.inside.borrow().offset;
         takes_role(&world, true);
-        // The data set is replaced, their time to wait is over, and so are the leases.
+        // The data set is replaced, their waiting time has passed, and the leases have expired.
         world.told("FLUSHALL SYNC");
         world.passes(30_001);
         // One closes its connection, one is unblocked as if its time were over.

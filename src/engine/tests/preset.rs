@@ -1,9 +1,9 @@
-//! Settings: what they are when nobody sets any, what `loadmodule` takes, and what follows.
+//! Settings: their defaults, the arguments that `loadmodule` takes, and the result.
 
 use crate::engine::settings::Settings;
 use crate::lock::confirm::Rule;
 
-/// What comes of these arguments.
+/// The settings after these arguments.
 fn loaded(text: &str) -> Result<Settings, String> {
     let settings = Settings::new();
     let args: Vec<&[u8]> = text.split_whitespace().map(str::as_bytes).collect();

@@ -1,4 +1,4 @@
-//! What is refused, and to whom.
+//! Refused requests, and the clients that receive the refusal.
 
 use super::given::with_clients;
 use super::inside::PartBuf;

@@ -1,4 +1,4 @@
-//! What commands reply that take no lock.
+//! The replies of commands that take no lock.
 
 use super::given::{bytes, with_clients};
 use super::inside::PartBuf;
@@ -46,7 +46,7 @@ fn what_is_wrong_with_a_request_is_said() {
     }
 }
 
-/// What LOCK.INFO says of a waiter.
+/// The entry of a waiter in LOCK.INFO.
 fn waiter(owner: &str, mode: &str, client: Option<u64>) -> Vec<PartBuf> {
     let mut said = vec![PartBuf::Map(5), bytes("owner"), bytes(owner), bytes("mode"), bytes(mode)];
     said.extend([bytes("waited-ms"), PartBuf::Integer(40), bytes("state")]);

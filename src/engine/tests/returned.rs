@@ -1,4 +1,4 @@
-//! A lock whose grant waits for replicas leaves with its slot, and comes back. Its owner may have been told of it where it
+//! A lock whose grant waits for replicas leaves with its slot, and comes back. Its owner may have received it where it
 //! was meanwhile.
 
 use super::inside::{Slot, Told, Value};
@@ -6,7 +6,7 @@ use super::revoked::{is_refused, passes, that_confirms};
 use super::world::{World, at, words};
 use crate::engine::values;
 
-/// Alice has a grant that nobody has confirmed, under this token.
+/// A grant for Alice that is not confirmed yet, with its handle and token.
 fn granted() -> (World, u64, String) {
     let mut world = that_confirms();
     let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 60000");

@@ -1,4 +1,4 @@
-//! What becomes of holds of which their owners are not told, and what stays: each sequence with one fate.
+//! The fate of undelivered holds, and of those that stay: each sequence with one fate.
 
 use super::given::with_clients;
 use super::inside::{PartBuf, Slot};
@@ -31,7 +31,7 @@ pub(super) fn passes(world: &mut World, ms: u64) {
     assert!(world.rests());
 }
 
-/// How `k` is held, and by whom how often.
+/// The mode of `k`, and its holders with their counts.
 pub(super) fn held(world: &World) -> (Mode, Vec<(String, u32)>) {
     let lock_key = at(0, "k");
     let seen = world.look(std::slice::from_ref(&lock_key)).remove(&lock_key).unwrap();
@@ -72,7 +72,7 @@ pub(super) fn cannot_revoke(world: &mut World) {
 
 #[test]
 fn what_was_to_be_revoked_is_though_nothing_has_to_be_confirmed_any_more() {
-    // The lock stayed held until its lease was over, by somebody who did not know.
+    // The lock stayed held until its lease expired, by an owner that did not know.
     let mut world = that_confirms();
     cannot_revoke(&mut world);
     world.confirms_no_more();
@@ -91,7 +91,7 @@ fn is_down(world: &World, is_down: bool) {
     world.sim.inside.borrow_mut().is_cluster_down = is_down;
 }
 
-/// This client closes while the cluster is down. What its owner was granted is there as long as that.
+/// This client closes while the cluster is down. The owner's grant stays as long as that.
 fn goes_when_the_cluster_is_up(world: &mut World, client: u64, owner: &str) {
     is_down(world, true);
     world.close(client);
@@ -104,7 +104,7 @@ fn goes_when_the_cluster_is_up(world: &mut World, client: u64, owner: &str) {
 
 #[test]
 fn what_was_to_be_revoked_while_the_cluster_was_down_is_revoked_when_it_is_up_again() {
-    // G8: the lock stayed held until its lease was over, by somebody who did not know.
+    // G8: the lock stayed held until its lease expired, by an owner that did not know.
     let mut world = that_confirms();
     let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
     is_down(&world, true);
@@ -127,7 +127,7 @@ fn a_grant_that_nobody_confirms_nor_hears_of_while_the_cluster_is_down_is_revoke
 
 #[test]
 fn an_owner_that_asks_again_when_the_cluster_is_up_keeps_what_was_to_be_revoked() {
-    // G1: an owner that is told that it holds the lock does.
+    // G1: an owner that receives a grant has the lock.
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
     is_down(&world, true);
@@ -187,7 +187,7 @@ fn readers_are_told_of_a_lease_that_runs_though_the_cluster_was_down_when_its_co
 
 #[test]
 fn an_owner_that_asks_again_before_that_is_told_and_keeps_it() {
-    // G1: an owner that is told that it holds the lock does.
+    // G1: an owner that receives a grant has the lock.
     for request in ["LOCK.ACQUIRE k alice PX 30000", "LOCK.RENEW k alice PX 30000"] {
         let mut world = that_confirms();
         cannot_revoke(&mut world);
@@ -207,7 +207,8 @@ fn nothing_counts_and_no_token_is_raised_where_grants_are_confirmed() {
     assert_eq!(world.error("LOCK.RENEW k alice PX 30000 RAISE 1"), RAISED_UNCONFIRMED);
 }
 
-/// Whether an owner still holds what its second request is told of, though the first one was given up.
+/// Returns whether an owner still holds the lock that the reply to its second request names, though the first one was
+/// given up.
 fn keeps_what_a_later_request_is_told_of() -> bool {
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
@@ -220,7 +221,7 @@ fn keeps_what_a_later_request_is_told_of() -> bool {
 
 #[test]
 fn a_hold_is_not_revoked_while_a_later_request_waits_for_it() {
-    // G1: an owner that is told that it holds the lock does.
+    // G1: an owner that receives a grant has the lock.
     assert!(keeps_what_a_later_request_is_told_of());
     assert!(!without(Some(Rule::Outstanding), keeps_what_a_later_request_is_told_of), "the rule is left out");
 }
@@ -333,7 +334,7 @@ fn with_pending(count: u64) -> (World, Vec<u64>) {
     (world, handles)
 }
 
-/// How many wait for replicas, and how many hold.
+/// The number of waits for replicas, and of holds.
 fn pending(world: &World) -> (usize, usize) {
     world
         .sim
@@ -341,7 +342,7 @@ fn pending(world: &World) -> (usize, usize) {
         .expect("nobody is within the engine")
 }
 
-/// How many of these clients wait for replicas, as far as they know.
+/// The number of these clients that wait for replicas, as far as they know.
 fn confirming(world: &World, handles: &[u64]) -> usize {
     let waits = |handle| {
         world.sim.with(|state| matches!(state.clients.stage(handle), Some(Stage::Confirming(..))))

@@ -1,4 +1,4 @@
-//! How a command comes, and since when the server tells of its events.
+//! The ways in which a command arrives, and the time since which the server delivers its events.
 
 use super::given::with_clients;
 use super::inside::PartBuf;

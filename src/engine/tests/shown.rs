@@ -1,4 +1,4 @@
-//! What INFO tells, and that it costs nothing to count as it is.
+//! The content of INFO, and that counting for it costs nothing.
 
 use super::given::with_clients;
 use super::world::{World, words};

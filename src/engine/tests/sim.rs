@@ -29,7 +29,7 @@ pub(super) struct Sim {
     pub(super) refuses_writes: Cell<bool>,
     /// The module hears what happens to keys.
     pub(super) hears_keys: Cell<bool>,
-    /// How much time passes with each look at the clock.
+    /// The time that passes with each look at the clock.
     pub(super) us_per_look: Cell<u64>,
 }
 
@@ -55,7 +55,7 @@ impl Default for Sim {
 }
 
 impl Sim {
-    /// What the engine keeps, for a test to look at between two steps.
+    /// The engine's state, for a test to inspect between two steps.
     pub(super) fn state(&self) -> Ref<'_, State<u64, Clockwork>> {
         self.state.borrow()
     }
@@ -92,7 +92,7 @@ impl Sim {
         let told = Told { db, words };
         let mut inside = self.inside.borrow_mut();
         inside.offset += 1;
-        // What is read from a file is told to nobody.
+        // Commands read from a file are not replicated.
         if self.flags.get().is_loading {
             return;
         }
@@ -106,7 +106,7 @@ impl Sim {
         self.propagate(self.db.get(), words.iter().map(|word| word.to_vec()).collect());
     }
 
-    /// A real server may call the engine back from here: so nobody may be within what the engine keeps.
+    /// A real server may call the engine back from here: so the engine's state must not be borrowed.
     fn may_call_back(&self) {
         assert!(
             self.state.try_borrow_mut().is_ok(),
@@ -114,11 +114,11 @@ impl Sim {
         );
     }
 
-    /// Whether the time of a key is over that may not be deleted now: for all but a primary's facts it is not there.
+    /// Returns whether a key has expired that may not be deleted now: only a primary's records can see it.
     pub(super) fn hides(&self, inside: &Inside, at: &At, entry: &Entry) -> bool {
         let flags = self.flags.get();
         let is_others = (flags.is_replica && !flags.is_fact) || inside.is_moving(at);
-        // While a file is read, nothing is over.
+        // While a file is read, no key expires.
         let must_stay = !flags.is_loading && (is_others || self.is_paused.get());
         must_stay && entry.until_ms.is_some_and(|until| until <= inside.wall_us / 1000)
     }

@@ -1,6 +1,6 @@
 //! One simulated server with the engine that ships, as the tests of the core drive it: models, random lives, stories.
 //!
-//! It moves by itself no further than it is told: answers reach their clients, and the pump runs, when a test says so.
+//! It moves only when asked to: answers reach their clients, and the pump runs, when a test says so.
 
 use std::cell::{Ref, RefMut};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::lock::types::{LockKey, LockKeyBuf, Token};
 /// A command, and its database.
 pub(crate) type Record = (u32, Rc<[Vec<u8>]>);
 
-/// What a client is replied.
+/// The reply to a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Replied {
     Error(String),
@@ -34,17 +34,17 @@ pub(crate) enum Replied {
     Later(u64),
 }
 
-/// How far a blocked client is.
+/// The progress of a blocked client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
     InQueue,
-    /// It has this, and is told when the replicas have it, too.
+    /// It has this, and is notified when the replicas have it, too.
     Confirming(Option<Answer>),
     /// It is answered this; `None`: the server has let go of it in another way.
     Answered(Option<Answer>),
 }
 
-/// What stands at a key: where, which lock if it is one, whether it goes by itself.
+/// The entry at a key: its place, its lock if it is one, and whether it expires.
 pub(crate) type Standing = (u32, Vec<u8>, Option<LockId>, bool);
 
 /// More runs than the pump needs for anything.
@@ -104,19 +104,19 @@ impl Single {
         self.world.obeys(&Told { db: *db, words: words.clone() })
     }
 
-    /// What replicas were told since this was asked last.
+    /// Takes the records for replicas since the last call.
     pub(crate) fn take_stream(&self) -> Vec<Record> {
         let told = std::mem::take(&mut self.world.sim.inside.borrow_mut().stream);
         told.into_iter().map(|told| (told.db, told.words)).collect()
     }
 
-    /// What its file was told since then.
+    /// Takes the records for its file since then.
     pub(crate) fn take_file(&self) -> Vec<Record> {
         let told = std::mem::take(&mut self.world.sim.inside.borrow_mut().file);
         told.into_iter().map(|told| (told.db, told.words)).collect()
     }
 
-    /// What was published of locks since then.
+    /// Takes the events of locks since then.
     pub(crate) fn take_events(&self) -> Vec<(u32, Vec<u8>, Event)> {
         let mut inside = self.world.sim.inside.borrow_mut();
         inside.log.clear();
@@ -128,7 +128,7 @@ impl Single {
         published.into_iter().filter_map(of_lock).collect()
     }
 
-    /// Which keys were changed since then, as clients that keep copies of them hear of it; `None`: all of them.
+    /// Takes the keys that changed since then, as clients that keep copies of them see them; `None`: all of them.
     pub(crate) fn take_changed(&self) -> Vec<Option<Vec<u8>>> {
         std::mem::take(&mut self.world.sim.inside.borrow_mut().changed).into_iter().collect()
     }
@@ -152,7 +152,7 @@ impl Single {
         while !pump::bury_some(&self.world.sim, decides) {}
     }
 
-    /// How far the client is that is blocked by this number.
+    /// Returns the progress of the client that is blocked under this number.
     pub(crate) fn progress(&self, handle: u64) -> Progress {
         let answer = |reply: &Reply| match reply {
             Reply::Answer(answer) => Some(answer.clone()),
@@ -170,7 +170,7 @@ impl Single {
         }
     }
 
-    /// The connection of a client closes. What it was answered and has not read is lost with it.
+    /// The connection of a client closes. A reply that was sent and not read is lost with it.
     pub(crate) fn close(&mut self, client: u64) {
         self.world.close(client);
         self.send(Some(client));
@@ -195,12 +195,12 @@ impl Single {
         self.world.answers.clear();
     }
 
-    /// Whether the server has not let go of the client that is blocked by this number.
+    /// Returns whether the server still blocks a client under this number.
     pub(crate) fn is_blocked(&self, handle: u64) -> bool {
         self.world.sim.inside.borrow().blocked.contains_key(&handle)
     }
 
-    /// Whether the client waits for replicas, and the holds that it is told of then, or that its answer tells of.
+    /// Returns whether the client waits for replicas, and the holds that its reply will name then, or names already.
     pub(crate) fn owed(&self, handle: u64) -> (bool, Vec<(LockKeyBuf, Token)>) {
         let mut holds = Vec::new();
         let mut note = |reply: &Reply| {
@@ -233,7 +233,7 @@ impl Single {
         }
     }
 
-    /// Whether the pump comes by itself for all that is to be done: now, if that needs no time to pass.
+    /// Returns whether the pump will run unprompted for all pending work: now, if that needs no time to pass.
     pub(crate) fn is_pump_asked(&self) -> bool {
         if self.world.sim.inside.borrow().pump_is_due {
             return true;
@@ -270,7 +270,7 @@ impl Single {
         inside.replicas.values_mut().for_each(|(_, acknowledged)| *acknowledged = offset);
     }
 
-    /// Whether grants have to be confirmed, by one replica.
+    /// Sets whether grants must be confirmed, by one replica.
     pub(crate) fn set_confirms(&self, confirms: bool) {
         let settings = &self.world.sim.shared().settings;
         settings.set_confirm(u8::from(confirms));
@@ -351,14 +351,14 @@ impl Single {
         Ok(was_there)
     }
 
-    /// Which owner it makes up next. No two servers make up the same.
+    /// Returns the next owner that it mints. No two servers make up the same.
     pub(crate) fn next_owner(&self) -> [u8; MINTED_OWNER_BYTES] {
         let next = self.world.sim.new_owner();
         self.world.sim.inside.borrow_mut().last_owner -= 1;
         next
     }
 
-    /// How many owners it has made up.
+    /// The number of owners that it has minted.
     pub(crate) fn owners(&self) -> u64 {
         self.world.sim.inside.borrow().last_owner
     }

@@ -1,4 +1,4 @@
-//! What each promise is, in a few steps.
+//! Each promise, in a few steps.
 
 use super::inside::PartBuf;
 use super::world::{Said, World, at};
@@ -88,7 +88,7 @@ fn rests_while_nothing_is_written(forbid: impl Fn(&World, bool)) {
     assert!(matches!(&world.answers[..], [(_, parts)] if matches!(parts[..], [PartBuf::Error(_)])));
     assert!(is_held(&world, "a") && is_held(&world, "b"));
     forbid(&world, false);
-    // It looks again by itself.
+    // It looks again on its own.
     world.passes(50);
     assert!(world.rests());
     assert!(!is_held(&world, "a") && is_held(&world, "b"));
@@ -186,7 +186,7 @@ fn a_paused_replica_tells_its_new_file_of_the_tokens_after_the_pause() {
     assert!(world.rests(), "the event loop goes round and round");
     assert_eq!(ticks(&world), 0);
     world.sim.is_paused.set(false);
-    // It looks again by itself.
+    // It looks again on its own.
     world.passes(10);
     assert!(world.rests());
     assert_eq!(ticks(&world), 1);

@@ -1,4 +1,4 @@
-//! What happens to a simulated server.
+//! The world of a simulated server.
 
 use super::inside::{At, Entry, PartBuf, Told, Value, Words, place};
 use super::sim::Sim;
@@ -13,7 +13,7 @@ use crate::lock::types::{ClientId, Moment, Token};
 /// More turns than anything needs to come to rest.
 const TURNS_MAX: usize = 10_000;
 
-/// What a client has been replied.
+/// The reply to a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Said {
     Now(Vec<PartBuf>),
@@ -25,13 +25,13 @@ pub(super) enum Said {
 #[derive(Default)]
 pub(super) struct World {
     pub(super) sim: Sim,
-    /// What blocked clients were sent: number of the block, reply.
+    /// The replies to blocked clients: number of the block, reply.
     pub(super) answers: Vec<(u64, Vec<PartBuf>)>,
     /// Values that a flush has left to be freed.
     pub(super) unfreed: Vec<Value>,
 }
 
-/// How far a blocked client is.
+/// The progress of a blocked client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     /// It waits in a queue.
@@ -198,13 +198,13 @@ impl World {
         }
     }
 
-    /// Removes keys whose time to live is over. On a replica they wait for its primary, and while a file is read for
-    /// its end.
+    /// Removes keys whose time to live has passed. On a replica they wait for its primary, and while a file is read
+    /// for its end.
     pub(super) fn expire_keys(&mut self) {
         while self.expires_one() {}
     }
 
-    /// Removes the first key whose time to live is over. `false`: there is none.
+    /// Removes the first key whose time to live has passed. `false`: there is none.
     pub(super) fn expires_one(&mut self) -> bool {
         if !self.sim.flags.get().decides() || self.sim.is_paused.get() {
             return false;
@@ -224,7 +224,7 @@ impl World {
         true
     }
 
-    /// A client closes its connection. The server tells of that before it lets go of what waits there.
+    /// A client closes its connection. The server reports that before it releases the client's blocks.
     pub(super) fn close(&mut self, client: u64) {
         self.sim.inside.borrow_mut().connected.remove(&client);
         let blocked: Vec<u64> = {
@@ -272,14 +272,14 @@ impl World {
             answers::reply(&self.sim, reply.as_ref());
             let reply = std::mem::take(&mut self.sim.inside.borrow_mut().reply);
             self.answers.push((handle, reply));
-            // The server lets go of it when it finds nobody behind it.
+            // The server releases it when it finds no client there.
             let mut inside = self.sim.inside.borrow_mut();
             inside.unblocked.retain(|(other, _)| *other != handle);
             inside.let_go(handle);
         }
     }
 
-    /// How far a blocked client is.
+    /// The progress of a blocked client.
     pub(super) fn fate(&self, handle: u64) -> Fate {
         let fate = self.sim.with(|state| {
             Some(match state.clients.stage(handle)? {
@@ -317,7 +317,7 @@ impl World {
         }
     }
 
-    /// The server's cron comes by: what nobody asked for is done here at last.
+    /// Runs the server's cron: it does all remaining work.
     pub(super) fn cron(&self) {
         events::cron(&self.sim);
     }
@@ -340,7 +340,7 @@ impl World {
         self.end_turn();
     }
 
-    /// Whether there is anything to do in the next turn.
+    /// Returns whether the next turn has nothing to do.
     pub(super) fn is_idle(&self) -> bool {
         let inside = self.sim.inside.borrow();
         let now = Moment(inside.boot_us);
@@ -350,7 +350,7 @@ impl World {
         waits && alarm.is_none_or(|at| at > now)
     }
 
-    /// Turns until nothing is to be done any more at this moment. `false`: it never ends.
+    /// Turns until nothing is left to do at this moment. `false`: it never ends.
     pub(super) fn rests(&mut self) -> bool {
         for _ in 0..TURNS_MAX {
             self.turn();
@@ -370,7 +370,7 @@ impl World {
         assert_eq!(self.sim.shared().values(), all as u64, "{:?} {:?}", inside.keys, self.unfreed);
     }
 
-    /// Whether what the server looks at before it sleeps makes no work for another turn.
+    /// Returns whether the server's checks before it sleeps make no work for another turn.
     fn sleeps(&self) -> bool {
         confirm::turn(&self.sim);
         self.is_idle()

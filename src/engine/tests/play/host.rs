@@ -15,10 +15,10 @@ use crate::engine::{confirm, pump};
 /// More turns than anything needs to come to rest.
 const TURNS_MAX: usize = 10_000;
 
-/// What the number of a connection's life is multiplied by: a client that comes again is another connection.
+/// The factor for the number of a connection's life: a client that reconnects is another connection.
 const LIVES: u64 = 100;
 
-/// How many keys a real server is asked about at once.
+/// The number of keys that a real server is asked about at once.
 const KEYS_SWEPT: usize = 256;
 
 /// Commands between MULTI and EXEC.
@@ -33,7 +33,7 @@ pub(super) struct Connection {
     pub(super) id: u64,
     db: u32,
     bundle: Option<Bundle>,
-    /// What it has sent and the server has not looked at.
+    /// The commands that it has sent and the server has not read.
     pub(super) unread: VecDeque<Words>,
     pub(super) blocked: Option<u64>,
     is_held_up: bool,
@@ -47,12 +47,12 @@ pub(super) struct Host {
     /// Whose user may not acquire.
     pub(super) forbidden: BTreeSet<u64>,
     pub(super) dumps: BTreeMap<u64, Vec<u8>>,
-    /// Where the next DUMP of the running packet is kept.
+    /// The slot that receives the next DUMP of the running packet.
     pub(super) slots: VecDeque<u64>,
     paused_until_us: Option<u64>,
     held_up: VecDeque<u64>,
     pub(super) lines: Vec<String>,
-    /// All that its file was ever told.
+    /// The whole content of its file.
     pub(super) file: Vec<Told>,
 }
 
@@ -97,7 +97,7 @@ impl Host {
         self.connections.get_mut(&client).expect("it is connected")
     }
 
-    /// Which connections are of users who may not acquire.
+    /// Notes the connections of users who may not acquire.
     pub(super) fn notes_rights(&self) {
         let ids = self.connections.iter().filter(|(client, _)| self.forbidden.contains(client));
         self.world.sim.inside.borrow_mut().forbidden = ids.map(|(_, its)| its.id).collect();
@@ -164,7 +164,7 @@ impl Host {
         }
     }
 
-    /// Why the server does not run a command at all.
+    /// The reason why the server does not run a command at all.
     fn refusal(&self, id: u64, words: &[Vec<u8>]) -> Option<PartBuf> {
         if self.world.is_forbidden(id, words) {
             return Some(PartBuf::Error("NOPERM".to_owned()));
@@ -177,7 +177,7 @@ impl Host {
         is_read_only.then(|| PartBuf::Error("READONLY".to_owned()))
     }
 
-    /// Where a client has to go on for a key, if it is not this server's.
+    /// The redirection of a client for a key, if the key is not this server's.
     pub(super) fn redirects(&self, at: &At) -> Option<&'static str> {
         let inside = self.world.sim.inside.borrow();
         let slot = inside.slots.iter().find(|(name, _)| name.as_bytes() == &*at.1)?.1;
@@ -242,7 +242,7 @@ impl Host {
         self.step_is_over();
     }
 
-    /// What a DUMP has given is kept for a RESTORE.
+    /// Keeps the output of a DUMP for a RESTORE.
     fn keeps(&mut self, parts: &[PartBuf]) {
         let slot = self.slots.pop_front();
         if let (Some(slot), [PartBuf::Bytes(payload)]) = (slot, parts) {
@@ -263,7 +263,7 @@ impl Host {
         self.world.sim.is_paused.set(false);
     }
 
-    /// A step of the server is over: what it has told files and replicas belongs together.
+    /// Ends a step of the server: its output to files and replicas belongs together.
     pub(super) fn step_is_over(&mut self) {
         let mut inside = self.world.sim.inside.borrow_mut();
         let (file, stream) = (std::mem::take(&mut inside.file), std::mem::take(&mut inside.stream));
@@ -336,7 +336,7 @@ impl Host {
         told
     }
 
-    /// Turns until nothing is to be done any more at this moment.
+    /// Turns until nothing is left to do at this moment.
     pub(super) fn rests(&mut self) {
         for _ in 0..TURNS_MAX {
             self.turn();
@@ -359,13 +359,13 @@ impl Host {
     }
 }
 
-/// Which key a command is of, for those that nodes of a cluster are sent.
+/// Returns the key of a command, for those that are sent to nodes of a cluster.
 fn key_of(words: &[Vec<u8>]) -> Option<&[u8]> {
     let others: [&[u8]; 2] = [b"CLIENT", b"LOCK.HELDBY"];
     words.get(1).filter(|_| !others.contains(&&*words[0])).map(Vec::as_slice)
 }
 
-/// Whether a replica refuses this, and a pause holds it up.
+/// Returns whether a replica refuses this, and a pause delays it.
 fn writes(words: &[Vec<u8>]) -> bool {
     let others: [&[u8]; 5] = [b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH"];
     may_write(&words[0]) && !others.contains(&&*words[0])

@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 
 use self::host::Host;
 
-/// Names the script. What came of it is written beside it.
+/// Names the script. The outcome is written next to it.
 const SCRIPT: &str = "REDISLOCK_PLAYS";
 
 #[test]

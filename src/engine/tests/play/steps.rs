@@ -11,10 +11,10 @@ use crate::engine::tests::world::{Said, at, set_number};
 use crate::engine::{answers, events, legacy};
 use crate::lock::effect::Existing;
 
-/// How far time goes at once, and how far at the end of each step, for the server's cron to come by.
+/// The time that passes at once, and the time at the end of each step, for the server's cron to run.
 const STEP_MS: u64 = 2;
 
-/// How many of these it takes until a replica has its snapshot.
+/// The number of these until a replica has its snapshot.
 const SYNC_STEPS: usize = 10;
 
 /// Longer than any script.
@@ -25,13 +25,13 @@ const SOON_MS: u64 = 60_000;
 
 const CONFIRM_TIMEOUT_MS: i64 = 51;
 
-/// What the server itself says to those who wait when it follows another.
+/// The server's own message to waiters when it starts to follow another.
 const DEMOTED: &str =
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
 impl Host {
-    /// One step. The server comes to rest behind it, and its cron comes by.
+    /// One step. The server comes to rest after it, and its cron runs.
     pub(super) fn steps(&mut self, words: &[&str]) {
         match *words {
             ["send", client, db, ref commands @ ..] => self.packet(digit(client), digit(db) as u32, commands),
@@ -65,7 +65,7 @@ impl Host {
             ["set", "legacy-strings", value] => {
                 let sim = &self.world.sim;
                 sim.shared().settings.switches()[1].set(value == "yes");
-                // It goes on to listen.
+                // It continues to listen.
                 sim.hears_keys.set(sim.hears_keys.get() || value == "yes");
                 events::settings_changed(sim, true);
             }
@@ -103,7 +103,7 @@ impl Host {
         self.sends(client, db, commands);
     }
 
-    /// Whether clients have to ask another node for a key of this name.
+    /// Returns whether clients must ask another node for a key of this name.
     fn is_asked_for(&self, name: &str) -> bool {
         self.redirects(&at(0, name)) == Some("ASK")
     }

@@ -1,4 +1,4 @@
-//! What came of a step, as text: a line each, with tabs between the words.
+//! The outcome of a step, as text: a line each, with tabs between the words.
 
 use super::host::Host;
 use crate::engine::describe::{self, Value as Field};
@@ -10,7 +10,7 @@ use crate::lock::effect::Event;
 pub(super) const NAMES: [&str; 5] = ["a", "b", "c", "d", "x"];
 pub(super) const DBS: [u32; 3] = [0, 1, 2];
 
-/// Which fields of INFO are told.
+/// The fields of INFO that are shown.
 const FIELDS: [&str; 15] = [
     "role",
     "locks",
@@ -29,7 +29,7 @@ const FIELDS: [&str; 15] = [
     "last_token",
 ];
 
-/// Parts of a reply, one behind the other.
+/// The parts of a reply, concatenated.
 pub(super) fn flat(parts: &[PartBuf]) -> String {
     parts.iter().map(part).collect::<Vec<_>>().join("\t")
 }
@@ -64,7 +64,7 @@ fn heard((db, name): &At, event: &str) -> String {
     format!("event\t{db}\t{}\t{event}", String::from_utf8_lossy(name))
 }
 
-/// What one step of the server has told files and replicas: more than one command comes within MULTI and EXEC.
+/// The output of one step of the server to files and replicas: more than one command comes within MULTI and EXEC.
 pub(super) fn filed(kind: &str, told: &[Told]) -> Vec<String> {
     let lines = told.iter().map(|told| format!("{kind}\t{}\t{}", told.db, joined(&told.words)));
     if told.len() < 2 {
@@ -75,7 +75,7 @@ pub(super) fn filed(kind: &str, told: &[Told]) -> Vec<String> {
 }
 
 impl Host {
-    /// What came of the last step, and what there is now.
+    /// The outcome of the last step, and the state after it.
     pub(super) fn tells(&mut self) -> Vec<String> {
         let mut lines = std::mem::take(&mut self.lines);
         let mut inside = self.world.sim.inside.borrow_mut();

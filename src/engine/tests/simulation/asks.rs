@@ -1,4 +1,4 @@
-//! What clients ask of a primary, in the words of its commands, and what they are told.
+//! Requests of clients to a primary, in the words of its commands, and the replies.
 
 use super::super::inside::{PartBuf, Words};
 use super::super::world::{Fate, Said};
@@ -10,7 +10,7 @@ use crate::lock::tests::input::Keys;
 use crate::lock::tests::server::Name;
 use crate::lock::types::{Binding, Mode, Token};
 
-/// What a client asks for.
+/// The request of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// With BLOCK, or with QUEUE for a reservation, or without either.
@@ -42,27 +42,27 @@ pub(super) struct Request {
     pub(super) lease_ms: u64,
     pub(super) binding: Binding,
     pub(super) is_reentrant: bool,
-    /// Where it was asked.
+    /// The server and moment of the request.
     pub(super) node: usize,
     pub(super) term: u32,
     /// When the server did it.
     pub(super) done: u64,
-    /// A new token was minted for it, when somebody had been told of this one.
+    /// A new token was minted for it after a client had received this one.
     pub(super) floor: Option<u64>,
     /// The token that a renewal has left, which may be a higher one.
     pub(super) renewed: Option<Token>,
-    /// Which decision it was.
+    /// The number of the decision.
     pub(super) decision: u32,
 }
 
 impl Request {
-    /// Whether it waits by a reservation, and not on its connection.
+    /// Returns whether it waits by a reservation, and not on its connection.
     pub(super) const fn is_reservation(&self) -> bool {
         matches!(self.kind, Kind::Acquire { is_reservation: true, .. })
     }
 }
 
-/// What a client is told.
+/// The reply to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sent {
     Granted(Token),
@@ -76,7 +76,7 @@ pub(super) enum Sent {
 }
 
 impl Sent {
-    /// What a client was told by this reply.
+    /// Parses the reply to a client.
     pub(super) fn of(request: &Request, parts: &[PartBuf]) -> Result<Self, String> {
         match (parts, request.kind) {
             ([PartBuf::Integer(number)], Kind::Acquire { .. }) => Token::new(*number).map(Self::Granted),
@@ -95,7 +95,7 @@ impl Sent {
     }
 }
 
-/// What became of a request for a lock, at once.
+/// The immediate outcome of a request for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     Granted(Token),
@@ -196,7 +196,7 @@ impl Group {
         }
     }
 
-    /// Whether this server grants nothing new yet.
+    /// Returns whether this server makes no new grants yet.
     pub(super) fn is_quarantined(&self, n: usize) -> bool {
         self.nodes[n].quarantine_left_ms().is_some()
     }
@@ -259,7 +259,7 @@ impl Group {
             [PartBuf::Error(text)] if text.starts_with("DEADLOCK ") => Outcome::Deadlock,
             [PartBuf::Error(text)] if text.starts_with("QUARANTINE ") => Outcome::Quarantined,
             [PartBuf::Error(text)] if text == CANNOT_CONFIRM => Outcome::Unconfirmable,
-            // It goes on to hold as often as it does.
+            // It continues to hold with the same count.
             [PartBuf::Error(text)] if text.ends_with("times already (REENTRANT)") && request.is_reentrant => {
                 Outcome::TooManyTimes
             }
@@ -293,7 +293,7 @@ impl Group {
         Ok(())
     }
 
-    /// Something was granted: to be told at the end of the turn, or when replicas have it.
+    /// Registers a grant, to be delivered at the end of the turn, or when replicas have it.
     pub(super) fn granted(&mut self, request: &mut Request, is_new: bool) {
         request.done = self.time;
         request.decision = self.judge.decide();

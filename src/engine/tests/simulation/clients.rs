@@ -17,7 +17,7 @@ static OWNERS: LazyLock<Vec<Name>> = LazyLock::new(|| {
     (0..4096).map(owner).collect()
 });
 
-/// What a client is about.
+/// The task of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
     keys: Keys,
@@ -26,7 +26,7 @@ pub(super) struct Task {
     lease_ms: u64,
     binding: Binding,
     is_reentrant: bool,
-    /// How often it was granted in that life of a server, less what it has given up.
+    /// The number of grants in that life of a server, less its releases.
     count: (u32, u32),
     /// The life of the server that was asked first.
     term: u32,
@@ -35,16 +35,16 @@ pub(super) struct Task {
     state: State,
 }
 
-/// How far it is.
+/// The progress of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// It waits for a reply.
     Asked,
-    /// It was told to ask the other shard: it does not hold the lock.
+    /// It was redirected to the other shard: it does not hold the lock.
     SentOn,
     /// The reply was lost: it may hold the lock, or not.
     Unsure,
-    /// It was told that it holds the lock, until then.
+    /// It received the lock, until then.
     Holds { token: Token, until: u64, is_asking: bool },
 }
 
@@ -52,7 +52,7 @@ enum State {
 #[derive(Default)]
 pub(super) struct Client {
     task: Option<Task>,
-    /// What it gave up last.
+    /// Its last released task.
     last: Option<Task>,
     /// The server that it takes for the primary.
     pub(super) server: usize,
@@ -66,7 +66,7 @@ impl Client {
 }
 
 impl Task {
-    /// What it has when its connection is closed.
+    /// The state of a task when its connection is closed.
     fn alone(self, time: u64) -> Self {
         let state = match self.state {
             State::Holds { token, until, .. } => {
@@ -125,7 +125,7 @@ impl Group {
         if answers(&self.nodes[server]) && !self.random.percent(1) {
             return;
         }
-        // A frozen server does not close its connections: not every client goes on at once.
+        // A frozen server does not close its connections: not every client reconnects at once.
         if self.nodes[server].is_frozen && self.random.percent(70) {
             return;
         }
@@ -185,7 +185,7 @@ impl Group {
         } else {
             Keys::one(LOCKS[first])
         };
-        // One that is not careful comes back under the same name whatever happened.
+        // A client that is not careful comes back under the same name whatever happened.
         let owner = if self.plan.is_careful || self.random.percent(20) {
             self.numbers.owners += 1;
             OWNERS[(self.numbers.owners + CLIENTS * 2) % OWNERS.len()]
@@ -205,7 +205,7 @@ impl Group {
         )
     }
 
-    /// What binds a hold to its connection, and whether it counts.
+    /// Chooses the binding of a hold to its connection, and whether it counts.
     fn choose_extras(&mut self, mode: Mode) -> (Binding, bool) {
         let asks = self.plan.asks;
         // An owner that is not careful may have a hold with a binding that it has forgotten.
@@ -233,8 +233,8 @@ impl Group {
 
     /// It does not know whether it holds the lock.
     fn ask_again(&mut self, c: usize, task: Task) -> Verdict {
-        // docs/GUARANTEES.md: an owner comes back only for what it believes to hold. Where the same life of the same
-        // server goes on, it may ask again (G9).
+        // docs/GUARANTEES.md: an owner comes back only for what it believes to hold. If the same life of the same
+        // server continues, it may ask again (G9).
         if !self.go_to_shard(c, task.keys) {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl Group {
         }
     }
 
-    /// Its lease is over, by its own clock.
+    /// Its lease has expired, by its own clock.
     fn outlive(&mut self, c: usize, task: Task) -> Verdict {
         self.judge.give_up(task.keys, task.owner);
         self.clients[c].task = None;
@@ -285,7 +285,7 @@ impl Group {
                 let token = token.filter(|_| raise.is_none());
                 self.send(c, task, Kind::Renew { raise }, token)
             }
-            // One that counts comes in again more often.
+            // A reentrant client acquires again more often.
             n if n < 4 || (n < 7 && task.is_reentrant && self.random.percent(60)) => {
                 self.send(c, task, Kind::Acquire { wait_ms: None, is_reservation: false }, None)
             }
@@ -300,7 +300,7 @@ impl Group {
                 self.clients[c].last = Some(task);
                 self.send(c, task, Kind::Release { is_last: true }, token)
             }
-            // It crashes, and nobody acts for this owner any more.
+            // It crashes, and no client acts for this owner any more.
             7 if self.random.percent(20) => {
                 self.judge.give_up(task.keys, task.owner);
                 self.clients[c].task = None;
@@ -311,7 +311,7 @@ impl Group {
         }
     }
 
-    /// What a token is to be raised to: what somebody else has, or a little more than there can be.
+    /// Chooses the token to raise to: that of another owner, or a little more than there can be.
     fn choose_raise(&mut self, c: usize) -> Option<Token> {
         if !self.plan.asks.raises || self.random.percent(60) {
             return None;
@@ -446,7 +446,7 @@ impl Group {
         }
     }
 
-    /// A client that holds this lock, or may be told so, gives it up.
+    /// Makes every client give up this lock that holds it or may still receive it.
     pub(super) fn give_up_all(&mut self, at: At) {
         self.judge.broken(at);
         for c in 0..CLIENTS {
@@ -474,7 +474,7 @@ impl Group {
         }
     }
 
-    /// All clients stop, and nobody believes anything any more.
+    /// Stops all clients, and drops all beliefs.
     pub(super) fn stop_clients(&mut self) {
         for c in 0..CLIENTS {
             self.hang_up(c);

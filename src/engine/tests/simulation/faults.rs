@@ -1,4 +1,4 @@
-//! What goes wrong with servers, and what others do about it.
+//! Faults of servers, and the reactions of others.
 
 use super::node::Files;
 use super::points::Point;
@@ -39,7 +39,7 @@ impl Group {
             return Ok(());
         }
         let is_waited_for = self.nodes[n].world.sim.with(|state| !state.confirm.all.is_empty()) == Some(true);
-        // What is not confirmed yet is then over in another way.
+        // Pending confirmations then end in another way.
         let is_off = is_waited_for && self.random.percent(60);
         let setting = if is_off { 0 } else { self.random.of(&[0, 0, 1, 2]) };
         if self.nodes[n].confirms() != (setting > 0) {
@@ -109,7 +109,7 @@ impl Group {
     }
 
     pub(super) fn let_back(&mut self, n: usize) {
-        // One that was replaced comes back as a replica.
+        // A server that was replaced comes back as a replica.
         let is_stale = n < GROUP && self.nodes[n].is_up && self.nodes[n].decides() && n != self.rightful;
         if self.nodes[n].is_cut_off && !(self.plan.has_one_primary && is_stale) {
             self.note(|| format!("n{n} is not cut off any more"));
@@ -117,7 +117,7 @@ impl Group {
         }
     }
 
-    /// Whether this replica may be promoted by what the plan promises.
+    /// Returns whether this replica may be promoted under the promises of the plan.
     fn may_promote(&self, n: usize) -> bool {
         let is_alive = |node: &super::Node| node.is_up && node.decides() && !node.is_cut_off;
         self.nodes[n].runs()

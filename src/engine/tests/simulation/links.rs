@@ -1,11 +1,11 @@
-//! Replication: links that lag, break, are found to be broken late, and synchronise anew.
+//! Replication: links that lag, break, are found to be broken late, and resynchronise.
 
 use super::node::{Connection, Position, Synchronisation};
 use super::points::Point;
 use super::{GROUP, Group, NODES, Verdict};
 
 impl Group {
-    /// Something goes on between a server and the others.
+    /// Lets a server's links to the others make progress.
     pub(super) fn links(&mut self) -> Verdict {
         let n = self.random.below(self.plan.nodes() as u64) as usize;
         if !self.nodes[n].is_up {
@@ -58,7 +58,7 @@ impl Group {
         if self.random.percent(80) { Some(youngest) } else { working.next_back() }
     }
 
-    /// A replica connects to a primary. It goes on where it was, if it can, or synchronises anew.
+    /// A replica connects to a primary. It continues where it was, if it can, or resynchronises.
     pub(super) fn attach(&mut self, n: usize, primary: usize) -> Verdict {
         self.stop_deciding(n)?;
         self.numbers.links += 1;
@@ -92,7 +92,7 @@ impl Group {
         self.look(primary)
     }
 
-    /// A replica goes to another primary, and its own is not told.
+    /// Moves a replica to another primary, without notice to its own.
     fn change_sides(&mut self, n: usize) -> Verdict {
         let own = self.nodes[n].link.map(|(primary, _)| primary);
         let decides = |p: &usize| self.nodes[*p].runs() && self.nodes[*p].decides();
@@ -141,7 +141,7 @@ impl Group {
         self.nodes[primary].connections.iter_mut().find(|connection| connection.link == link)
     }
 
-    /// A replica reads at most `count` facts of what its primary has told.
+    /// A replica reads at most `count` commands of its primary's stream.
     pub(super) fn receive(&mut self, n: usize, count: usize) -> Verdict {
         let node = &mut self.nodes[n];
         let (Some(position), Some(_), None) = (&mut node.position, node.link, &node.synchronisation) else {
@@ -180,7 +180,7 @@ impl Group {
         }
     }
 
-    /// A primary finds that connections are dead. What was said before arrives first, or not at all.
+    /// A primary finds that connections are dead. Commands that were sent before arrive first, or not at all.
     pub(super) fn find_dead(&mut self, n: usize) -> Verdict {
         let has_arrived = self.random.percent(50);
         if has_arrived {

@@ -3,8 +3,8 @@
 //! A *group* is three servers, and in some lives there is a fourth one that is a shard of its own. Each is a
 //! [simulated server](super::world) with the engine on it, a boot-time and a wall clock of its own, a keyspace and
 //! perhaps files. One number, the seed, decides everything: what is promised in this life (the [`plan`]), and what
-//! happens step by step. Links lag, break and are found to be broken late. Replicas go on where they were or
-//! synchronise anew. Servers are killed, frozen, cut off, restarted with nothing, with an old file or with a log that
+//! happens step by step. Links lag, break and are found to be broken late. Replicas continue where they were or
+//! resynchronise. Servers are killed, frozen, cut off, restarted with nothing, with an old file or with a log that
 //! lacks its end. The wrong replica is promoted, two primaries live side by side. Slots move between the two shards.
 //! Somebody deletes locks; clients lose replies and ask again. Nothing that the engine does is done here: requests,
 //! records and replies are words, as servers and clients exchange them.
@@ -51,13 +51,13 @@ use crate::lock::tests::random::Random;
 use crate::lock::tests::server::At;
 use crate::lock::types::Mode;
 
-/// How many servers the group has.
+/// The number of servers of the group.
 const GROUP: usize = 3;
 
 /// The server that is a shard of its own.
 const OTHER: usize = GROUP;
 
-/// How many servers there are, where slots move.
+/// The number of servers, if slots move.
 const NODES: usize = GROUP + 1;
 
 /// How many clients.
@@ -66,10 +66,10 @@ const CLIENTS: usize = 6;
 /// The locks. The last one is a semaphore; the one before it is taken shared or exclusively.
 const LOCKS: [At; 4] = [At::new(0, "a"), At::new(0, "b"), At::new(0, "s"), At::new(0, "z")];
 
-/// How many hold the semaphore at most.
+/// The limit of the semaphore.
 const LIMIT: u32 = 2;
 
-/// What was found to be wrong, or nothing.
+/// A violation, or nothing.
 type Verdict = Result<(), String>;
 
 /// See the [module](self).
@@ -87,13 +87,13 @@ struct Group {
     in_flight: Vec<InFlight>,
     /// Connections that their clients have given up, and whose servers do not know yet.
     closing: Vec<(usize, u64)>,
-    /// Where there is to be one primary: which one that is.
+    /// The server that should be primary, in a plan with one primary.
     rightful: usize,
     slots: Slots,
     /// Numbers given so far.
     numbers: Numbers,
     seen: Seen,
-    /// What happened, if anybody wants to read it.
+    /// A log of the run, if requested.
     trace: Option<Vec<String>>,
 }
 
@@ -187,12 +187,12 @@ impl Group {
         self.time += us;
     }
 
-    /// How long somebody's quarantine lasts from here.
+    /// The shortest remaining quarantine of a server.
     fn quarantine_left_us(&self) -> u64 {
         self.nodes.iter().filter_map(Node::quarantine_left_ms).min().unwrap_or(0) * 1_000
     }
 
-    /// What servers do at once, unless they are late.
+    /// Runs the immediate work of servers, unless they are late.
     fn follow(&mut self) -> Verdict {
         for n in 0..NODES {
             if !self.nodes[n].runs() {
@@ -211,7 +211,7 @@ impl Group {
     }
 }
 
-/// How a lock is asked for in this task.
+/// Chooses the mode of a lock in this task.
 fn mode_of(lock: usize, random: &mut Random) -> Mode {
     match lock {
         2 if random.percent(60) => Mode::Shared,
@@ -220,7 +220,7 @@ fn mode_of(lock: usize, random: &mut Random) -> Mode {
     }
 }
 
-/// Which lock this is.
+/// The index of this lock.
 fn lock_at(at: At) -> usize {
     LOCKS.iter().position(|lock| *lock == at).expect("all locks are known")
 }

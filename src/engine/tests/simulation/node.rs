@@ -24,11 +24,12 @@ use crate::lock::types::Token;
 /// For how long a client may ask to wait: longer than all waits of a life.
 const WAIT_MS_MAX: i64 = 60_000;
 
-/// A replication stream: what one primary told from its beginning to its end.
+/// A replication stream: the commands of one primary from its beginning to its end.
 #[derive(Default)]
 pub(super) struct Stream {
     pub(super) facts: Vec<Told>,
-    /// It goes on where that one stood, there: a replica that has read just as much of that can go on with this one.
+    /// It continues the stream of that server, from that position: a replica that has read just as much of that can
+    /// continue with this one.
     pub(super) heir_of: Option<Position>,
 }
 
@@ -58,11 +59,11 @@ pub(super) struct Blocked {
     pub(super) request: Request,
 }
 
-/// What a server keeps on its disk.
+/// The files of a server on its disk.
 #[derive(Default)]
 pub(super) struct Files {
     pub(super) snapshot: Option<Snapshot>,
-    /// What its log has behind the snapshot.
+    /// The part of its log after the snapshot.
     pub(super) log: Vec<Told>,
 }
 
@@ -83,7 +84,7 @@ pub(super) struct Node {
     pub(super) term: u32,
     boot_offset: i64,
     wall_offset: i64,
-    /// What it has read; for a primary, its own stream.
+    /// The position that it has read; for a primary, its own stream.
     pub(super) position: Option<Position>,
     /// A replica's connection: to whom, and its number.
     pub(super) link: Option<(usize, u32)>,
@@ -91,10 +92,10 @@ pub(super) struct Node {
     pub(super) connections: Vec<Connection>,
     /// The clients that wait in a queue.
     pub(super) waits: Vec<Blocked>,
-    /// The clients that wait to be told: for replicas, for what they began to be undone, or for their turn.
+    /// The clients that wait for a reply: for replicas, for an undo, or for their turn.
     pub(super) pending: Vec<Blocked>,
     pub(super) files: Files,
-    /// It goes on with a stream whose writer may have heard of holds later than it did, and counts their leases from
+    /// It continues a stream whose writer may have received holds later than it did, and counts their leases from
     /// there.
     pub(super) may_count_less: bool,
     /// Holds that began here, less those that ended here, must come to what it holds less this.
@@ -106,12 +107,12 @@ pub(super) struct Node {
     pub(super) story: Story,
 }
 
-/// What a server that decides has published since it was last at rest.
+/// The events that a deciding server has published since it was last at rest.
 #[derive(Default)]
 pub(super) struct Story {
     /// The server's term when it was last at rest.
     pub(super) term: Option<u32>,
-    /// How many held each of its locks at that time.
+    /// The number of holders of each of its locks at that time.
     pub(super) before: Held,
     pub(super) told: Vec<Published>,
     /// The slots that it did not have at some time since then. It may have them now.
@@ -171,12 +172,12 @@ impl Node {
         self.bend_quarantine(plan);
     }
 
-    /// Whether grants and renewals have to be confirmed now, by its settings.
+    /// Returns whether grants and renewals must be confirmed now, by its settings.
     pub(super) fn confirms(&self) -> bool {
         self.world.sim.shared().settings.confirms()
     }
 
-    /// Whether grants and renewals have to be confirmed now, or some that had to be are not over yet.
+    /// Returns whether grants and renewals must be confirmed now, or some that had to be are still pending.
     pub(super) fn holds_back(&self) -> bool {
         self.world.sim.shared().holds_back.is_set()
     }
@@ -189,7 +190,7 @@ impl Node {
         }
     }
 
-    /// Whether it does anything.
+    /// Returns whether it is active.
     pub(super) const fn runs(&self) -> bool {
         self.is_up && !self.is_frozen
     }
@@ -217,17 +218,17 @@ impl Node {
         self.wall_offset += us;
     }
 
-    /// Its machine starts anew: the boot-time clock begins at nothing.
+    /// Restarts its machine: the boot-time clock begins at zero.
     pub(super) const fn restart_machine(&mut self, time: u64) {
         self.boot_offset = 1_000_000 - time as i64;
     }
 
-    /// What the core has.
+    /// The core's table.
     pub(super) fn table<R>(&self, look: impl FnOnce(&mut Table) -> R) -> R {
         self.world.sim.with(|state| look(&mut state.table)).expect("nobody is within the engine")
     }
 
-    /// What a key has.
+    /// The value of a key.
     pub(super) fn value(&self, at: At) -> Option<Value> {
         let inside = self.world.sim.inside.borrow();
         inside.keys.get(&key_of(at)).map(|entry| entry.value.clone())
@@ -237,7 +238,7 @@ impl Node {
         self.world.sim.inside.borrow().keys.contains_key(&key_of(at))
     }
 
-    /// When a key goes by itself.
+    /// The time at which a key expires.
     pub(super) fn until_ms(&self, at: At) -> Option<u64> {
         self.world.sim.inside.borrow().keys.get(&key_of(at)).and_then(|entry| entry.until_ms)
     }
@@ -250,7 +251,7 @@ impl Node {
         }
     }
 
-    /// What a dump of the key would say, live or not.
+    /// The content of a dump of the key, live or not.
     pub(super) fn saved(&self, at: At) -> Option<SavedLock> {
         match self.value(at) {
             Some(Value::Lock(lock)) => values::saved(&self.world.sim, lock),
@@ -264,7 +265,7 @@ impl Node {
         self.table(|table| table.token_of(existing, owner.as_bytes()))
     }
 
-    /// On a server that does not decide nobody stands in a queue. Some may not know that yet.
+    /// A server that does not decide has no queued requests. Some may not know that yet.
     fn nobody_is_in_a_queue(&self, n: usize) -> Verdict {
         match self.table(|table| table.waiters()) {
             0 => Ok(()),
@@ -272,7 +273,7 @@ impl Node {
         }
     }
 
-    /// How long nothing new is granted.
+    /// The remaining quarantine.
     pub(super) fn quarantine_left_ms(&self) -> Option<u64> {
         let now = self.world.sim.boot();
         self.table(|table| table.quarantine_left_ms(now))
@@ -296,7 +297,7 @@ impl Node {
     }
 }
 
-/// Where a lock is, as the simulated server says it.
+/// The key of a lock in the simulated server.
 pub(super) fn key_of(at: At) -> inside::At {
     inside::place(at.db, at.name.as_bytes())
 }
@@ -305,7 +306,7 @@ pub(super) fn key_of(at: At) -> inside::At {
 const NAMES: [&str; 4] = ["n0", "n1", "n2", "other"];
 
 impl Group {
-    /// What is asked of this server now is asked at this time, and it knows whose slots are whose.
+    /// Sets this server's clocks to the present, and tells it the owners of the slots.
     pub(super) fn enter(&mut self, n: usize) {
         self.nodes[n].tell_time(self.time);
         if self.plan.has_moves {
@@ -326,7 +327,7 @@ impl Group {
         events::promoted(&node.world.sim);
         node.bend_quarantine(&self.plan);
         if has_waiters {
-            // They wait in no queue: they are to be told that the server was demoted before.
+            // They are in no queue: they receive the error of the earlier demotion.
             self.see(Point::PromotedWithWaiters);
         }
         self.collect(n)?;
@@ -351,7 +352,7 @@ impl Group {
         Ok(())
     }
 
-    /// This server stops deciding: another one does, and those who wait here are told so.
+    /// Stops this server from deciding, because another one does, and notifies its waiters.
     pub(super) fn stop_deciding(&mut self, n: usize) -> Verdict {
         self.slots.rivalled = self.time;
         if !self.nodes[n].decides() {
@@ -369,7 +370,7 @@ impl Group {
         if had_waiters {
             self.see(Point::DemotedWithWaiters);
         }
-        // An owner that only had a reservation here is not told.
+        // An owner that only had a reservation here is not notified.
         self.judge.queues.forget(n);
         if !self.nodes[n].waits.is_empty() {
             self.see(Point::SentAwayLater);
@@ -397,7 +398,7 @@ impl Group {
         self.lose_replicas(n);
     }
 
-    /// Nobody is a replica of this server any more.
+    /// Removes all replicas of this server.
     fn lose_replicas(&mut self, n: usize) {
         for other in &mut self.nodes {
             if other.link.is_some_and(|(primary, _)| primary == n) {
@@ -420,7 +421,8 @@ impl Group {
         if decides { self.begin_stream(n) } else { Ok(()) }
     }
 
-    /// What this primary knows of its replicas. Where one has come or gone, it is told so.
+    /// Updates this primary's knowledge of its replicas. The server reports each replica that has connected or
+    /// disconnected.
     pub(super) fn look(&mut self, n: usize) -> Verdict {
         let node = &self.nodes[n];
         let sim = &node.world.sim;
@@ -455,7 +457,7 @@ impl Group {
         self.write_file_anew(n)
     }
 
-    /// A snapshot is saved, and a log begins anew behind it.
+    /// Saves a snapshot, and starts a new log after it.
     pub(super) fn write_file_anew(&mut self, n: usize) -> Verdict {
         if !self.plan.has_files {
             return Ok(());

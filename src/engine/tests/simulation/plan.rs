@@ -1,10 +1,10 @@
-//! What is promised in a life, and what can happen in it: each by the row of docs/GUARANTEES.md that it stands for.
+//! The promises and the possible events of a run: each by the row of docs/GUARANTEES.md that it stands for.
 
 use crate::lock::confirm::Rule;
 use crate::lock::tests::random::Random;
 use crate::sabotage::Rule as LeftOut;
 
-/// Which setting is tried.
+/// The setting under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Promise {
     /// A quarantine, and the old primary dead or cut off when another is promoted.
@@ -30,11 +30,11 @@ pub(super) enum Control {
     TokensLag,
     /// A core that lets the request that comes last stand first.
     LastComesFirst,
-    /// A core that lets nobody come in beside more than a few reservations.
+    /// A core that grants no request past more than a few reservations.
     FewReservations,
     /// A core that does not see that a replica was gone, as long as its old connection is listed.
     ListedTwice,
-    /// A core that goes on counting a replica that has left.
+    /// A core that keeps counting a replica that has left.
     LeftReplica,
 }
 
@@ -56,7 +56,7 @@ pub(super) const CONTROLS: [Control; 13] = [
 ];
 
 impl Control {
-    /// Which promise must be seen to break.
+    /// The promise that must be seen to break.
     pub(super) const fn breaks(self) -> &'static str {
         match self {
             Self::TokensLag | Self::ListedTwice => ": G4: ",
@@ -73,9 +73,9 @@ pub(super) struct Plan {
     pub(super) promise: Promise,
     pub(super) quarantine_ms: u64,
     pub(super) lease_ms_max: u64,
-    /// What a replica's connection has to last before it counts.
+    /// The time for which a replica's connection must last before it counts.
     pub(super) stable_ms: u64,
-    /// How many replicas a majority needs.
+    /// The number of replicas that a majority needs.
     pub(super) acknowledgements: usize,
     pub(super) confirm_timeout_ms: u64,
     /// One primary at a time: see [`Promise::Local`].
@@ -96,11 +96,11 @@ pub(super) struct Plan {
     pub(super) moves_in_quarantine: bool,
     /// Tokens follow the wall clock as closely as servers of a cluster see to it.
     pub(super) follows_closely: bool,
-    /// What clients ask for beside locks and leases.
+    /// The options that clients use in addition to locks and leases.
     pub(super) asks: Asks,
     pub(super) faults_per_mille: u64,
     pub(super) eager_percent: u64,
-    /// Replicas go from one primary to another and back, while nobody finds that their old connections are dead, and
+    /// Replicas move from one primary to another and back, while their old connections are not found to be dead, and
     /// of two primaries none gives in.
     pub(super) changes_sides: bool,
     /// Somebody switches `confirm` on and off again, where nothing rests on it.
@@ -125,7 +125,7 @@ pub(super) struct Asks {
 }
 
 impl Plan {
-    /// What this seed is about.
+    /// The plan of this seed.
     pub(super) fn of(seed: u64) -> Self {
         let mut random = Random::new(seed.wrapping_add(0xface));
         let promise = random.of(&[Promise::Local, Promise::All, Promise::Majority]);
@@ -138,7 +138,7 @@ impl Plan {
         // may be the primary with an old file.
         let may_be_careless = match promise {
             Promise::Local => false,
-            // A lock that comes with its slot is confirmed by nobody.
+            // A lock that comes with its slot has no replicas to confirm it.
             Promise::All => !has_files && !has_moves,
             Promise::Majority => true,
         };
@@ -236,12 +236,12 @@ impl Plan {
         if self.quarantine_ms == 0 { 0 } else { self.quarantine_ms.max(self.lease_ms_max) }
     }
 
-    /// Whether what has to be confirmed is not what settings can say.
+    /// Returns whether the confirmation rule is one that settings cannot express.
     pub(super) const fn is_bent(&self) -> bool {
         self.acknowledgements != 1 || self.stable_ms != self.quarantine_ms
     }
 
-    /// What has to be confirmed on a server of the group, if anything has.
+    /// The confirmation rule of a server of the group, if there is one.
     pub(super) const fn rule(&self) -> Option<Rule> {
         match self.promise {
             Promise::Local => None,
@@ -252,7 +252,7 @@ impl Plan {
         }
     }
 
-    /// What has to be confirmed on this server, if anything has: the other shard has no replicas.
+    /// The confirmation rule of this server, if there is one: the other shard has no replicas.
     pub(super) const fn rule_of(&self, n: usize) -> Option<Rule> {
         match self.rule() {
             Some(Rule::All { .. }) if n == super::OTHER => Some(Rule::All { replicas: 0 }),
@@ -263,22 +263,22 @@ impl Plan {
         }
     }
 
-    /// Whether grants may have to be confirmed at some time of the life.
+    /// Returns whether grants may have to be confirmed at some time of the run.
     pub(super) const fn may_confirm(&self) -> bool {
         self.rule().is_some() || self.switches_confirm
     }
 
-    /// How likely a primary is to find, when it could, that connections are dead.
+    /// The chance that a primary finds dead connections when it could.
     pub(super) const fn finds_dead_percent(&self) -> u64 {
         if self.changes_sides { 5 } else { 50 }
     }
 
-    /// How likely the older one of two primaries is to give in, when it could.
+    /// The chance that the older one of two primaries gives in when it could.
     pub(super) const fn gives_in_percent(&self) -> u64 {
         if self.changes_sides { 4 } else { 25 }
     }
 
-    /// How many servers there are.
+    /// The number of servers.
     pub(super) const fn nodes(&self) -> usize {
         if self.has_moves { super::NODES } else { super::GROUP }
     }

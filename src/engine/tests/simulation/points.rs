@@ -1,4 +1,4 @@
-//! What must have happened in many lives, or they prove nothing.
+//! Cases that must have happened in many runs, or they prove nothing.
 
 /// The points, and their names.
 macro_rules! points {
@@ -27,7 +27,7 @@ points! {
     PlaceGranted KeptItsTurn PassedPlace WaitedForGood ChangedSides ListedTwice GivenUpSynchronisation StoryTold
 }
 
-/// How often each has happened.
+/// The number of times that each case has happened.
 #[derive(Clone)]
 pub(super) struct Seen([u64; NAMES.len()]);
 
@@ -42,7 +42,7 @@ impl Seen {
         self.0[point as usize] += 1;
     }
 
-    /// What happened in another life, too.
+    /// Adds the cases of another run.
     pub(super) fn add(&mut self, other: &Self) {
         for (count, other) in self.0.iter_mut().zip(other.0) {
             *count += other;

@@ -1,24 +1,25 @@
-//! Queues: who stands where, by what clients and servers have said to each other, and that nobody is passed (G5).
+//! Queues: the positions of requests, derived from the messages of clients and servers, and that no request is passed
+//! (G5).
 //!
 //! A request gets its number when its server lets it wait; one that is repeated keeps the number of the first (G9).
-//! When a lock is granted anew, no request with a lower number may wait for it. That holds for a newcomer, which has no
-//! number yet, and for each of the locks of a request for several (G12). No queue of the core is looked at.
+//! When a lock gets a new grant, no request with a lower number may wait for it. That holds for a newcomer, which has
+//! no number yet, and for each of the locks of a request for several (G12). No queue of the core is looked at.
 //!
 //! These may be passed, or pass others:
 //!
 //! * A request that waits no longer: it was answered, its server has found its connection closed, it was withdrawn by
-//!   its owner's release, its time is over.
-//! * Beside a reservation (QUEUE) for a reader, readers come in; beside one for a permit of the semaphore,
-//!   requests that leave it a permit.
+//!   its owner's release, or it has timed out.
+//! * A reservation (QUEUE) for a reader lets readers pass; one for a permit of the semaphore, requests that leave it a
+//!   permit.
 //!
-//! And these are left out, because from outside it cannot be told whether they still wait:
+//! And these are left out, because from outside they may or may not still wait:
 //!
-//! * What an owner waits for when it asks again, in that very step: it may take its own entry, or leave it for another
+//! * The request of an owner that asks again, in that very step: it may take its own entry, or leave it for another
 //!   one. The reply says which.
 //! * An owner that a RESTORE (a slot that moved) has made hold what it waits for. It waits no longer, and if it only
-//!   had a reservation, nobody is told. It is granted nothing new.
-//! * A request that was repeated when its time was over: it keeps its number if the server had not looked yet.
-//! * Places of locks whose slot has left: nobody is told of them either.
+//!   had a reservation, it is not notified. It is granted nothing new.
+//! * A request that was repeated after it had timed out: it keeps its number if the server had not looked yet.
+//! * Places of locks whose slot has left: their owners are not notified either.
 
 use super::super::world::Fate;
 use super::asks::{Kind, Outcome, Request};
@@ -43,7 +44,7 @@ struct QueueEntry {
     until: Option<u64>,
     /// Its owner asks again in this step.
     is_asked_again: bool,
-    /// What becomes of it is not known.
+    /// Its fate is unknown.
     is_left_out: bool,
 }
 
@@ -52,7 +53,7 @@ impl QueueEntry {
         self.until.is_some_and(|until| until <= time)
     }
 
-    /// Whether a request that wants to hold the lock in this way may come in beside it.
+    /// Returns whether a request for this mode may be granted alongside it.
     fn lets_in(&self, mode: Mode) -> bool {
         self.request.is_reservation() && mode == self.request.mode && mode != Mode::Exclusive
     }
@@ -61,7 +62,7 @@ impl QueueEntry {
         self.request.owner == owner && keys.iter().any(|at| self.request.keys.contains(at))
     }
 
-    /// Whether it is one for a request like this.
+    /// Returns whether it is one for a request like this.
     fn is_for(&self, request: &Request) -> bool {
         let Request { owner, keys, mode, .. } = self.request;
         owner == request.owner && mode == request.mode && keys.is_same_set(request.keys)
@@ -73,7 +74,7 @@ impl QueueEntry {
 pub(super) struct Queues {
     /// The requests that wait at each server, in no particular order.
     entries: [Vec<QueueEntry>; NODES],
-    /// How many numbers were given.
+    /// The last number that was given.
     given: u64,
     /// The owner that asks again in this step was granted its older request so.
     served: Option<Mode>,
@@ -131,12 +132,12 @@ impl Queues {
         self.entries[request.node].retain(|entry| !entry.concerns(request.owner, request.keys));
     }
 
-    /// Nobody waits at this server any more.
+    /// Forgets all waiters of this server.
     pub(super) fn forget(&mut self, n: usize) {
         self.entries[n].clear();
     }
 
-    /// A slot is not this server's: those who only have a reservation may have lost it, and are not told.
+    /// A slot is not this server's: requests that only have a reservation may have lost it, and are not notified.
     fn sent_on(&mut self, n: usize, at: At) {
         let entries = self.entries[n].iter_mut();
         let of_slot =
@@ -177,7 +178,7 @@ impl Group {
         self.judge.queues.asks(request);
     }
 
-    /// What it was told at once.
+    /// Judges its immediate reply.
     pub(super) fn judge_reply(&mut self, request: &Request, outcome: Outcome, newest_before: u64) -> Verdict {
         let served = self.judge.queues.served;
         // In this step its older request was granted the lock, which it lets others into now.
@@ -204,7 +205,7 @@ impl Group {
         }
     }
 
-    /// What it was told after it had waited.
+    /// Judges the reply to a request that has waited.
     pub(super) fn judge_end(&mut self, request: &Request, fate: Fate) -> Verdict {
         match fate {
             Fate::Granted(token) => {
@@ -233,20 +234,21 @@ impl Group {
         }
     }
 
-    /// Nobody whose connection waits could be granted what it waits for (G6). Asked when the pump has nothing left to do
+    /// Checks that no waiting connection could be granted its locks (G6). Asked when the pump has nothing left to do
     /// on a server that may grant.
     ///
-    /// By brute force over the waiters, as was said, and over the holders, as a dump tells them. No bound of the core is
-    /// known here. A request has its turn on two conditions. Nobody is ahead of it but owners that have a reservation
-    /// and let it in. And there is room beside all holders and all those reservations. A request for several locks
-    /// must have its turn at each of them.
+    /// By brute force over the waiters, as was said, and over the holders, as a dump tells them. No bound of the core
+    /// is known here. A request has its turn on two conditions. Only owners that have a reservation and let it pass
+    /// are ahead of it. There is also room alongside all holders and all those reservations. A request for several
+    /// locks must have its turn at each of them.
     pub(super) fn nobody_waits_for_what_is_free(&mut self, n: usize) -> Verdict {
         if self.nodes[n].waits.is_empty() || self.is_quarantined(n) {
             return Ok(());
         }
         let queues = &self.judge.queues;
         let is_judged = |entry: &&QueueEntry| {
-            // One that was granted, and is told when replicas have confirmed that, waits for the lock no longer.
+            // A request that was granted, and is notified when replicas have confirmed that, waits for the lock no
+            // longer.
             let mut waits = self.nodes[n].waits.iter().map(|wait| wait.request.number);
             let is_waiting = waits.any(|number| number == entry.request.number);
             is_waiting
@@ -280,8 +282,8 @@ impl Group {
         Ok(())
     }
 
-    /// Whether a lock has room for this request beside `kept` reservations. A lease that
-    /// is over and that the server may not end yet, because its slot was not here, still takes its place.
+    /// Returns whether a lock has room for this request alongside `kept` reservations. An expired lease that the
+    /// server may not end yet, because its slot was not here, still takes its place.
     fn has_room(&self, n: usize, at: At, entry: &QueueEntry, kept: usize) -> bool {
         let holders_max = Limits::default().holders_max;
         let saved = self.nodes[n].saved(at);
@@ -294,7 +296,7 @@ impl Group {
         }
     }
 
-    /// A lock was granted anew: to the request that came first of those that wait.
+    /// Checks that a new grant goes to the first of the waiting requests.
     fn must_be_next(&mut self, request: &Request, token: Token) -> Verdict {
         let mut kept = Vec::new();
         for other in self.judge.queues.passed(request, self.time) {

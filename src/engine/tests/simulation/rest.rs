@@ -1,4 +1,4 @@
-//! What must be true now and then, and when everything has come to rest.
+//! The invariants that are checked at intervals, and when everything has come to rest.
 
 use super::asks::{InFlight, Kind, Request, Sent};
 use super::node::{Files, Node};
@@ -10,17 +10,17 @@ use crate::lock::tests::input::Keys;
 use crate::lock::tests::server::{At, Name};
 use crate::lock::types::{Binding, Mode};
 
-/// Owners that nobody else is.
+/// Owners that no other client uses.
 const LAST: [Name; 3] = ["last", "last-but-one", "last-but-two"];
 
-/// What they ask for.
+/// Their request.
 const LAST_ASK: Kind = Kind::Acquire { wait_ms: None, is_reservation: false };
 
 /// For longer than a server leaves a lease alone whose slot is not its own.
 const LEFT_ALONE_US: u64 = 1_001_000;
 
 impl Group {
-    /// What is not looked at after each step: the core's own records, and replicas that have read everything (G13).
+    /// Checks that are too slow for each step: the core's own records, and replicas that have read everything (G13).
     pub(super) fn check(&mut self) -> Verdict {
         for n in 0..self.plan.nodes() {
             if !self.nodes[n].is_up {
@@ -30,7 +30,7 @@ impl Group {
             let node = &self.nodes[n];
             node.world.records_are_right().map_err(|wrong| format!("n{n}: {wrong}"))?;
             let (counted, balance, holds) = (node.counted(), node.balance, node.holds());
-            // What is broken is counted when it is published, for it may turn out to have left with its slot.
+            // A broken hold is counted when it is published, for it may turn out to have left with its slot.
             let is_published = !node.table(|table| table.has_notices());
             if node.decides() && is_published && self.plan.is_careful && counted + balance != holds {
                 return Err(format!("INFO: n{n} counted {counted} from {balance}, and holds {holds}"));
@@ -58,12 +58,13 @@ impl Group {
         Ok(())
     }
 
-    /// Whether it has a lock of a slot that has left, which it will delete: nothing else is told of that any more.
+    /// Returns whether it has a lock of a slot that has left, which it will delete: it sends no other record of that
+    /// lock.
     fn has_strangers(&self, n: usize) -> bool {
         self.plan.has_moves && LOCKS.into_iter().any(|at| self.nodes[n].has(at) && !self.is_ours(n, at))
     }
 
-    /// Nothing goes wrong any more, and nobody wants anything.
+    /// Stops all faults and all clients, and lets everything come to rest.
     pub(super) fn come_to_rest(&mut self) -> Verdict {
         self.stop_clients();
         let chief = self.choose_chief()?;
@@ -90,7 +91,7 @@ impl Group {
         self.must_be_empty(chief)
     }
 
-    /// Chooses the server that is to be the primary.
+    /// Chooses the server that becomes the primary.
     fn choose_chief(&mut self) -> Result<usize, String> {
         let running = (0..GROUP).filter(|&n| self.nodes[n].is_up && self.nodes[n].decides());
         let youngest = running.max_by_key(|&n| self.nodes[n].term);
@@ -108,7 +109,7 @@ impl Group {
     /// Time passes, and all does what it has to.
     fn let_pass(&mut self, chief: usize, ms: u64) -> Verdict {
         if self.plan.has_moves {
-            // A lease that was over where its slot was not is looked at again.
+            // A lease that expired while its slot was elsewhere is examined again.
             self.time += LEFT_ALONE_US;
         }
         for _ in 0..=ms / 2 {
@@ -124,7 +125,7 @@ impl Group {
                 self.cron(n)?;
             }
         }
-        // What the last turn told.
+        // The output of the last turn.
         for n in (0..GROUP).filter(|&n| n != chief) {
             self.receive(n, usize::MAX)?;
         }

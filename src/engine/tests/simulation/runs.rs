@@ -13,19 +13,19 @@ use super::points::Seen;
 use crate::lock::tests::lowered::Lowered;
 use crate::sabotage::{self, Rule};
 
-/// How many lives reach everything that must be seen sometimes.
+/// The number of runs that reach every case that must be seen sometimes.
 const SEEDS: u64 = 600;
 
-/// How many things happen in a life.
+/// The number of steps in a run.
 const STEPS: u64 = 1_000;
 
-/// How often all is compared.
+/// The number of steps between two full checks.
 const STEPS_BETWEEN_CHECKS: u64 = 100;
 
-/// How many lines of a trace are shown.
+/// The number of lines of a trace that are shown.
 const LINES_MAX: usize = 120;
 
-/// What was wrong, and how it came to that.
+/// A violation, and the steps that led to it.
 struct Fault {
     wrong: String,
     trace: Vec<String>,
@@ -57,7 +57,8 @@ fn go_through(group: &mut Group, steps: u64) -> Result<(), String> {
     group.come_to_rest().map_err(|wrong| format!("at the end: {wrong}"))
 }
 
-/// What a panic says: the simulated server has seen that it was used wrongly, or an assertion of the engine failed.
+/// The message of a panic: the simulated server has seen that it was used wrongly, or an assertion of the engine
+/// failed.
 fn said_by(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
@@ -138,8 +139,8 @@ fn a_group_keeps_what_it_promises() {
     assert!(is_enough, "it never happened: {:?}", seen.missing());
 }
 
-/// Thousands of other lives did not meet this fault. A lock that several hold leaves with its slot and comes back. One of
-/// its holds is to be revoked, and the old holds are not freed yet.
+/// Thousands of other lives did not meet this fault. A lock that several hold leaves with its slot and comes back. One
+/// of its holds must be revoked, and the old holds are not freed yet.
 #[test]
 fn the_life_that_showed_a_rare_fault_is_lived_again() {
     live_all(11_347, 1, STEPS).unwrap_or_else(|fault| panic!("{fault}"));
@@ -153,8 +154,8 @@ fn first_broken(control: Control) -> Option<u64> {
     })
 }
 
-/// Each row of docs/GUARANTEES.md ("Failover") that says yes, two owners can be told that they hold one lock, and
-/// what slots that move rest on. If the simulation could not see that, it would prove nothing.
+/// Breaks each row of docs/GUARANTEES.md ("Failover") that says yes, two owners can both receive one lock, and each
+/// assumption about slots that move. If the simulation could not see that, it would prove nothing.
 #[test]
 fn what_cannot_be_promised_is_seen_to_break() {
     let unseen: Vec<Control> =
@@ -162,7 +163,7 @@ fn what_cannot_be_promised_is_seen_to_break() {
     assert!(unseen.is_empty(), "no life shows what {unseen:?} must show");
 }
 
-/// How many lives at most until a bug that is put back is seen.
+/// The most runs until a bug that is put back is seen.
 const LIVES_UNTIL_SEEN: u64 = 2_000;
 
 /// The first life that notices that this rule is left out, and what it says.

@@ -50,12 +50,12 @@ struct Move {
     begun: u64,
 }
 
-/// Where the slots are.
+/// The locations of the slots.
 #[derive(Default)]
 pub(super) struct Slots {
     homes: [Shard; SLOTS.len()],
     moves: [Option<Move>; SLOTS.len()],
-    /// Where a token of each lock came from last, and when.
+    /// The source of the last token of each lock, and its time.
     minted: [(Shard, u64); LOCKS.len()],
     /// When more than one server of the group decided last.
     pub(super) rivalled: u64,
@@ -67,7 +67,7 @@ impl Slots {
         keys.iter().for_each(|at| self.minted[lock_at(at)] = (Shard::of(n), time));
     }
 
-    /// While a slot is on its way nobody is promoted.
+    /// No replica is promoted while a slot is on its way.
     pub(super) fn may_change_roles(&self) -> bool {
         self.moves.iter().all(Option::is_none)
     }
@@ -84,12 +84,12 @@ fn slot_with(lock: usize) -> usize {
 }
 
 impl Group {
-    /// Whether this server has a part in a move.
+    /// Returns whether this server takes part in a move.
     pub(super) fn is_moving_at(&self, n: usize) -> bool {
         self.slots.moves.iter().flatten().any(|slot| slot.from == n || slot.to == n)
     }
 
-    /// Whether this server answers for the lock: it is at its shard, and not on its way to the other one.
+    /// Returns whether this server serves the lock: the lock is at its shard, and not on its way to the other one.
     pub(super) fn is_ours(&self, n: usize, at: At) -> bool {
         let lock = lock_at(at);
         let slot = slot_with(lock);
@@ -107,8 +107,8 @@ impl Group {
         }
     }
 
-    /// What this server knows of the slots that are not simply its own. A key that is on its way may go while the server
-    /// does something: from then on it does not answer for it.
+    /// This server's knowledge of the slots that it does not fully own. A key that is on its way may go while the
+    /// server does something: from then on it does not answer for it.
     pub(super) fn slots_of(&self, n: usize) -> Vec<(&'static str, Slot)> {
         let slot = |at: At| {
             if !self.is_ours(n, at) {
@@ -120,7 +120,7 @@ impl Group {
         LOCKS.into_iter().filter_map(slot).collect()
     }
 
-    /// Which shard a client is sent to with these locks. `None`: it is to try again.
+    /// Returns the shard to which a client is sent with these locks. `None`: it is to try again.
     pub(super) fn shard_for(&self, keys: Keys) -> Option<Shard> {
         let first = keys.first()?;
         let home = self.slots.homes[slot_of(first)];
@@ -186,7 +186,7 @@ impl Group {
         (node.runs() && node.decides() && !node.is_cut_off).then_some(chief)
     }
 
-    /// What is left of the slot comes over, and it belongs to the other shard from here on.
+    /// The rest of the slot comes over, and it belongs to the other shard from here on.
     fn end_move(&mut self, slot: usize, Move { from, to, .. }: Move) -> Verdict {
         self.see(Point::Moved);
         for at in SLOTS[slot].iter().map(|&lock| LOCKS[lock]) {

@@ -1,5 +1,5 @@
-//! What a server of the group does in the turns of its event loop, and what comes of whatever it did: records for its
-//! stream and its log, grants, answers.
+//! The turns of the event loop of a server of the group, and their output: records for its stream and its log, grants,
+//! answers.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::lock::effect::Event;
 /// More turns than anything takes that is due at once.
 const TURNS_MAX: usize = 1_000;
 
-/// How often a server looks again whether it may grant something, if nothing tells it.
+/// The interval at which a server checks again whether it may grant something, without an event.
 const LOOKS_AGAIN_US: u64 = 51_000;
 
 impl Group {
@@ -32,7 +32,7 @@ impl Group {
         Ok(())
     }
 
-    /// The server's cron comes by: what nobody asked for is done here at last, so before that it is judged.
+    /// Runs the server's cron: it does all remaining work, so before that the server is judged.
     pub(super) fn cron(&mut self, n: usize) -> Verdict {
         self.work(n, TURNS_MAX)?;
         self.nodes[n].world.free_late();
@@ -41,8 +41,8 @@ impl Group {
         self.work(n, TURNS_MAX)
     }
 
-    /// The event loop of a server goes on for some turns, if there is anything for it to do. Then nobody waits for what
-    /// is free, although no cron has come by: the step that made work has asked for the pump.
+    /// Runs some turns of the event loop of a server, if there is work. Then no request waits for a free lock,
+    /// although no cron has run: the step that made work has asked for the pump.
     pub(super) fn work(&mut self, n: usize, turns_max: usize) -> Verdict {
         self.enter(n);
         for _ in 0..turns_max {
@@ -57,7 +57,8 @@ impl Group {
         if turns_max == TURNS_MAX { Err(format!("G3: n{n} never comes to rest")) } else { Ok(()) }
     }
 
-    /// Whether a server sleeps until something happens. One that waits for its replicas hears of them in its turns.
+    /// Returns whether a server sleeps until something happens. A server that waits for its replicas reads their
+    /// acknowledgements in its turns.
     fn is_idle(&self, n: usize) -> bool {
         let node = &self.nodes[n];
         node.world.is_idle() && (node.pending.is_empty() || !node.holds_back() || !node.news)
@@ -74,7 +75,7 @@ impl Group {
         if self.cannot_confirm(n) {
             return Ok(());
         }
-        // Nobody tells it when its replicas have been there for long enough: it looks again after a while.
+        // No event reports that its replicas have been connected for long enough: it checks again after a while.
         let looks_again = |closed_at: u64| closed_at + LOOKS_AGAIN_US >= self.time;
         let waits_to_look = self.nodes[n].closed_at.is_some_and(looks_again);
         if waits_to_look && self.nodes[n].table(|table| table.has_tasks()) {
@@ -83,13 +84,13 @@ impl Group {
         self.nobody_waits_for_what_is_free(n)
     }
 
-    /// What was published of each lock since the server was last at rest can have led from the holds of then to those
-    /// of now (G15).
+    /// Checks that the events published of each lock since the server was last at rest can have led from the holds of
+    /// then to those of now (G15).
     fn judge_story(&mut self, n: usize) -> Verdict {
         let Node { world, story, term, .. } = &mut self.nodes[n];
         let told = std::mem::take(&mut story.told);
         let elsewhere = std::mem::take(&mut story.elsewhere);
-        // What it held before it began to decide was not published here.
+        // The holds of the time before it began to decide were not published here.
         let decided_before = story.term.replace(*term) == Some(*term);
         // Most often nothing has happened to any of them.
         if told.is_empty() && world.holds_as(&story.before) {
@@ -125,7 +126,7 @@ impl Group {
         self.nodes[n].world.events_tell_the_story(&before, &after, &told)
     }
 
-    /// Whether nothing could be confirmed now.
+    /// Returns whether nothing could be confirmed now.
     pub(super) fn cannot_confirm(&self, n: usize) -> bool {
         confirm::is_impossible(&self.nodes[n].world.sim)
     }
@@ -205,7 +206,7 @@ impl Group {
         Ok(())
     }
 
-    /// What was told goes into the stream of a primary, and into the server's own log.
+    /// Appends the new commands to the stream of a primary, and to the server's own log.
     fn take_records(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         let decides = node.decides();
@@ -271,7 +272,7 @@ impl Group {
         Ok(())
     }
 
-    /// What blocked clients were sent.
+    /// Handles the replies to blocked clients.
     fn take_answers(&mut self, n: usize) -> Verdict {
         for (handle, parts) in std::mem::take(&mut self.nodes[n].world.answers) {
             let pending = &mut self.nodes[n].pending;

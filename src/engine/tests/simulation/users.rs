@@ -1,6 +1,6 @@
 //! A user who deletes locks: one, or all of a server. It ends holds that their owners count on, so this user makes the
-//! owners give up what they hold first. (Else a server that lost the deletion would believe them later.)
-//! And a user who gives a lock a time to live, which ends nothing here: nobody lives to see it.
+//! owners give up what they hold first. (Else a server that lost the deletion would believe them later.) And a user
+//! who gives a lock a time to live, which ends nothing here: it lasts beyond the end of any run.
 
 use super::super::inside::PartBuf;
 use super::super::world::Said;
@@ -11,7 +11,7 @@ use crate::lock::tests::server::At;
 /// A connection that asks for no locks.
 const SOMEBODY: u64 = 0;
 
-/// So late on the wall clock that nobody here lives to see it, in milliseconds.
+/// So late on the wall clock that no run reaches it, in milliseconds.
 const NEVER_MS: u64 = 4_000_000_000_000;
 
 impl Group {
@@ -41,7 +41,7 @@ impl Group {
             self.see(Point::Flushed);
             self.note(|| format!("n{n} is emptied"));
             for at in LOCKS {
-                // Also what has come with a slot of which nobody was told yet.
+                // Also a lock that has come with a slot before the move was announced.
                 if self.is_ours(n, at) || self.nodes[n].has(at) {
                     self.give_up_all(at);
                 }

@@ -1,15 +1,15 @@
-//! What must be true after each step, of what clients were told.
+//! The invariants after each step, about the replies to clients.
 //!
-//! * **One holder** (G1, and the table in docs/GUARANTEES.md, "Failover"). An owner *believes* to hold a lock from
-//!   the reply that says so until its lease is over, or until it gives the lock up. The lease counts from when a
-//!   server did what the owner asked for. No two beliefs exclude each other.
-//! * **Tokens rise** (G4): an owner that is told of a new token is told of a higher one than anybody was told of the
-//!   same lock before it was minted. Over lost grants that is promised only under a bound. The wall clocks and the lead
-//!   of the tokens differ by less than the quarantine, less the 10 ms by which tokens may lag. So it is judged where
-//!   nobody sets the clocks. Where grants are confirmed, nobody is told either that it holds a lock alone under an older
-//!   token than another owner was told of.
-//! * **Ownership is true** (G2, G9, G10) at the server that told it, and as long as that goes on. An owner that
-//!   believes to hold a lock can renew it, release it, and is told the same token again.
+//! * **One holder** (G1, and the table in docs/GUARANTEES.md, "Failover"). An owner *believes* to hold a lock from the
+//!   reply that says so until its lease expires, or until it gives the lock up. The lease counts from when a server
+//!   did what the owner asked for. No two beliefs exclude each other.
+//! * **Tokens rise** (G4): a new token that an owner receives is higher than any that a client had received of the
+//!   same lock before it was minted. Over lost grants that is promised only under a bound. The wall clocks and the
+//!   lead of the tokens differ by less than the quarantine, less the 10 ms by which tokens may lag. So it is judged
+//!   only in plans that leave the clocks alone. With confirmed grants, no owner learns either that it holds a lock
+//!   alone under an older token than another owner has received.
+//! * **Ownership is true** (G2, G9, G10) at the server that granted it, and as long as that life of the server
+//!   continues. An owner that believes to hold a lock can renew it, release it, and receives the same token again.
 //! * **One answer** to each request (G7), unless its connection or its server is gone.
 
 use super::asks::{Kind, Request};
@@ -19,20 +19,20 @@ use crate::lock::tests::input::Keys;
 use crate::lock::tests::server::{At, Name};
 use crate::lock::types::{Binding, Mode, Token};
 
-/// What an owner believes.
+/// The belief of an owner.
 #[derive(Clone, Copy, Debug)]
 struct Belief {
     owner: Name,
     token: Token,
     mode: Mode,
     until: u64,
-    /// The server, and the life of it, that told the belief.
+    /// The server, and the life of it, that sent the grant.
     term: u32,
-    /// What binds it to which connection.
+    /// The binding to its connection.
     binding: Binding,
     connection: u64,
     lease_us: u64,
-    /// An older request of its owner was granted the lock since, under a new token, and nobody may have heard of it.
+    /// An older request of its owner was granted the lock since, under a new token, which may not have been delivered.
     is_outdated: bool,
 }
 
@@ -47,8 +47,8 @@ impl Belief {
         }
     }
 
-    /// Its owner asks at this time that its lease lasts as long as this, which may be shorter than before. Until it is
-    /// told it counts on the shorter one.
+    /// Its owner asks at this time that its lease lasts as long as this, which may be shorter than before. Until the
+    /// reply arrives it counts on the shorter one.
     fn lower_to(&mut self, time: u64, lease_us: u64) {
         self.lease_us = self.lease_us.min(lease_us);
         if self.until != FOREVER {
@@ -56,7 +56,7 @@ impl Belief {
         }
     }
 
-    /// Whether both can be held beside each other.
+    /// Returns whether both can be held at the same time.
     const fn allows(&self, other: Mode) -> bool {
         matches!((self.mode, other), (Mode::Shared, Mode::Shared) | (Mode::Limit(_), Mode::Limit(_)))
     }
@@ -68,17 +68,17 @@ pub(super) struct Judge {
     /// Requests that were not answered yet.
     open: Vec<u32>,
     beliefs: [Vec<Belief>; LOCKS.len()],
-    /// For each lock the newest token that an owner was told, the server that told it, and the owner.
+    /// For each lock the newest token that an owner received, the server that sent it, and the owner.
     told: [(u64, u32, Option<Name>); LOCKS.len()],
     /// Tokens are compared only within the life of one server.
     compares_within_terms: bool,
-    /// Grants are told when replicas have them.
+    /// Grants are delivered when replicas have them.
     is_confirmed: bool,
-    /// How many decisions there were.
+    /// The number of decisions.
     decisions: u32,
-    /// What was decided up to there of each lock is broken, by somebody who has told the owners.
+    /// All holds of each lock up to this decision are broken, by a user who has notified the owners.
     broken: [u32; LOCKS.len()],
-    /// What was decided up to there was decided at another shard: no connection keeps it alive.
+    /// All holds of each lock up to this decision were decided at another shard: no connection keeps them alive.
     moved: [u32; LOCKS.len()],
     /// The requests that wait.
     pub(super) queues: Queues,
@@ -107,18 +107,18 @@ impl Judge {
         }
     }
 
-    /// Nobody can answer it any more: its connection or its server is gone.
+    /// It can no longer be answered: its connection or its server is gone.
     pub(super) fn closed(&mut self, request: &Request) {
         self.queues.leaves(request);
         self.open.retain(|number| *number != request.number);
     }
 
-    /// How many were not answered.
+    /// The number of unanswered requests.
     pub(super) const fn unanswered(&self) -> usize {
         self.open.len()
     }
 
-    /// The newest token that anybody was told of these locks, as far as a new one must be higher.
+    /// The newest token that any client received of these locks, as far as a new one must be higher.
     pub(super) fn newest_told(&self, keys: Keys, term: u32) -> u64 {
         let told = keys.iter().map(|at| self.told[lock_at(at)]);
         told.filter(|told| !self.compares_within_terms || told.1 == term)
@@ -131,7 +131,7 @@ impl Judge {
         self.beliefs[lock_at(at)].iter().find(|belief| belief.owner == owner && belief.until > time)
     }
 
-    /// What the one who asks believes of the locks that it asks for.
+    /// The beliefs of the requesting owner about the requested locks.
     fn beliefs_of(&mut self, request: &Request) -> impl Iterator<Item = &mut Belief> {
         let (keys, owner) = (request.keys, request.owner);
         let beliefs = self.beliefs.iter_mut().zip(LOCKS).filter(move |(_, at)| keys.contains(*at));
@@ -169,13 +169,13 @@ impl Judge {
         self.decisions
     }
 
-    /// Holds of this lock are broken, and each owner that counted on one is told.
+    /// Holds of this lock are broken, and each owner that counted on one is notified.
     pub(super) fn broken(&mut self, at: At) {
         self.broken[lock_at(at)] = self.decisions;
         self.beliefs[lock_at(at)].clear();
     }
 
-    /// A lock goes from one server, in this life of it, to another one: holds go on there.
+    /// A lock moves from one server, in this life of it, to another one: its holds continue there.
     pub(super) fn moved(&mut self, at: At, [from, to]: [u32; 2], time: u64) {
         self.moved[lock_at(at)] = self.decisions;
         for belief in &mut self.beliefs[lock_at(at)] {
@@ -186,7 +186,7 @@ impl Judge {
         }
     }
 
-    /// A request that waited is granted these locks. What its owner held of them goes on under the new token.
+    /// A request that waited is granted these locks. Its owner's earlier holds of them continue under the new token.
     pub(super) fn outdate(&mut self, request: &Request) {
         self.beliefs_of(request).for_each(|belief| belief.is_outdated = true);
     }
@@ -214,7 +214,7 @@ impl Judge {
         if is_paused { FOREVER } else { request.done + request.lease_ms * 1_000 }
     }
 
-    /// A client is told that it holds what it asked for. Returns until when it believes so.
+    /// A client receives the grant of its request. Returns until when it believes so.
     pub(super) fn believe(&mut self, request: &Request, token: Token, time: u64) -> Result<u64, String> {
         if let Some(floor) = request.floor.filter(|floor| token.get() <= *floor) {
             return Err(format!("G4: {floor} was told before {token} was minted: {request:?}"));
@@ -264,7 +264,7 @@ impl Judge {
         Ok(shortest)
     }
 
-    /// A client is told that its lease lasts longer.
+    /// A client receives a longer lease.
     pub(super) fn renewed(&mut self, request: &Request, time: u64) -> Result<u64, String> {
         let owner = request.owner;
         let renewed = request.keys.first().and_then(|at| self.belief(at, owner, time).copied());
