@@ -20,7 +20,7 @@ fn await_written(client: &mut Client) {
 /// Rewrites the file, and waits until that is done.
 pub fn rewrite(client: &mut Client) {
     let count = |client: &mut Client| client.info("persistence", "aof_rewrites").parse::<u32>().unwrap();
-    // A replica that has just arrived rewrites its file by itself.
+    // A replica that has just connected rewrites its file unprompted.
     await_written(client);
     let before = count(client);
     await_that("a rewrite begins", || client.ask("BGREWRITEAOF").is_ok());
@@ -131,7 +131,7 @@ fn a_file_loaded_into_the_running_server_changes_nothing() {
     live_on(&server);
 }
 
-/// What has been loaded is in working order.
+/// The loaded locks are in working order.
 fn live_on(server: &Server) {
     let mut client = server.client();
     client.acquire("fresh", "alice", 50);

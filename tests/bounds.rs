@@ -128,7 +128,7 @@ struct Bound {
     name: String,
     /// As the sources write it.
     value: String,
-    /// What it is while the tests of the core run, if that differs.
+    /// The value while the tests of the core run, if that differs.
     tried: Option<String>,
 }
 
@@ -174,7 +174,7 @@ fn rows(page: &str) -> Vec<Vec<&str>> {
     lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
 }
 
-/// What stands between backticks.
+/// Returns the parts between backticks.
 fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
@@ -192,7 +192,7 @@ fn read_row<'a>(cells: &[&'a str]) -> (Bound, Vec<&'a str>) {
     (Bound { name: name.to_owned(), value: shown.to_owned(), tried }, tests)
 }
 
-/// What is wrong between the sources and the table.
+/// The differences between the sources and the table.
 fn faults(
     numbers: &[Bound],
     table: &[(Bound, Vec<&str>)],
@@ -233,7 +233,7 @@ fn faults(
     found
 }
 
-/// Whether a text has a test of this name.
+/// Returns whether a text has a test of this name.
 fn has_test(text: &str, name: &str) -> bool {
     let is_test = |at: usize| text[..at].trim_end().ends_with(']');
     let in_rust = text.match_indices(&format!("fn {name}(")).any(|(at, _)| is_test(at));

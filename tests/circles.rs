@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::tidy::{Source, functions, item_end, shipped};
 
-/// How many files the largest circle by calls of methods may have. Lower it when a circle gets smaller; 3 is wanted.
+/// The number of files in the largest circle by calls of methods. Lower it when a circle gets smaller; 3 is wanted.
 const CALLS_MAX: usize = 12;
 
 /// A module by its path below the crate: `engine`, `pump`.
@@ -64,7 +64,7 @@ fn paths_in(code: &str) -> Vec<String> {
     let is_in_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let written = code.split(|c: char| !is_in_path(c));
     let starts = ["crate::", "super::", "self::"];
-    // One that ends so is the head of an import.
+    // A path that ends so is the head of an import.
     let written = written.filter(|path| starts.iter().any(|s| path.starts_with(s)) && !path.ends_with("::"));
     paths.extend(written.map(ToOwned::to_owned));
     paths
@@ -113,7 +113,7 @@ fn impls(code: &str) -> Vec<(&str, &str)> {
         let header = &code[at + "impl".len()..open];
         let header = header.split(" where").next()?.trim();
         let is_name = |c: char| c.is_alphanumeric() || c == '_';
-        // What stands behind the parameters of the block itself.
+        // The part after the parameters of the block itself.
         let name = if header.starts_with('<') { header.split_once("> ")?.1 } else { header };
         let name = name.split(|c| !is_name(c)).next()?;
         (!header.contains(" for ")).then(|| (name, &code[open..item_end(code, at)]))
@@ -138,7 +138,7 @@ fn called<'a>(code: &'a str, receivers: &[&str]) -> Vec<&'a str> {
 /// A room of the sources, as `lock`, and a type in it.
 type Type = (String, String);
 
-/// Which file calls methods that another one defines for the same type: on `self`, or on a variable or a field of the
+/// Maps each file to those whose methods it calls for the same type: on `self`, or on a variable or a field of the
 /// type's name.
 fn calls(sources: &[Source]) -> Modules {
     let room = |source: &Source| module_of(&source.path).first().cloned().unwrap_or_default();

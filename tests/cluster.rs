@@ -182,7 +182,7 @@ fn waiters_of_a_node_that_loses_its_role_are_turned_away() {
     assert_agree(&nodes[1], &[&nodes[0]]);
 }
 
-// G7: nobody moved the lock, only the slot: there is nothing left here to wait for.
+// G7: only the slot moved, not the lock: there is nothing left here to wait for.
 #[test]
 fn waiters_of_a_slot_that_is_given_away_are_redirected() {
     let two = Two::start();

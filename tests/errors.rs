@@ -19,7 +19,7 @@ fn table(page: &str) -> BTreeMap<String, Vec<String>> {
     cells.map(|cells| (cells[0].clone(), cells[1..].to_vec())).collect()
 }
 
-/// What each error of the sources says before its first placeholder, with its code.
+/// The text of each error of the sources before its first placeholder, with its code.
 fn errors(sources: &[Source]) -> Vec<String> {
     // Words of the grammar that texts of errors quote.
     const NO_CODES: &[&str] = &["FULL", "LIMIT"];

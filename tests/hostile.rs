@@ -25,7 +25,7 @@ fn credulous_server() -> (Server, Client) {
     (server, client)
 }
 
-/// What was taken in is a lock like any other, or an empty one.
+/// A payload that was accepted is a lock like any other, or an empty one.
 fn assert_sane(client: &mut Client, key: &str, honest: i64, what: &str) {
     let Some(hold) = client.hold(key) else { return };
     assert!((1..=256).contains(&hold.owner.chars().count()), "{what}: {hold:?}");

@@ -1,4 +1,4 @@
-//! `kill -9` under load. What was answered has happened, and is there when the server comes back.
+//! `kill -9` under load. An answered command has taken effect, and its effect is there when the server comes back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ const CONNECTIONS: usize = 4;
 /// The locks that a round leaves held, at least: half of what it takes.
 const HELD_MIN: i64 = 40;
 
-/// What one connection was told until it lost the server.
+/// The replies to one connection until it lost the server.
 #[derive(Default)]
 struct Told {
     /// Granted, and not asked to be released: (key, owner) and token.
@@ -47,7 +47,7 @@ fn take_until_it_dies(mut client: Client, name: &str, seed: u64) -> Told {
     told
 }
 
-/// Runs the load, kills the server in the middle of it, and gives all that was told.
+/// Runs the load, kills the server in the middle of it, and returns all replies.
 fn kill_under_load(server: &mut Server, round: u64, during: impl FnOnce(&mut Client)) -> Vec<Told> {
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..CONNECTIONS)
@@ -122,7 +122,7 @@ fn no_answered_grant_is_lost_while_the_file_is_rewritten() {
     });
 }
 
-// G4, G13: waiters too: one that was told that it holds the lock holds it.
+// G4, G13: waiters too: one that received the lock holds it.
 #[test]
 fn a_grant_out_of_the_line_is_on_disk_before_it_is_answered() {
     let mut server = Server::build().set("appendonly", "yes").set("appendfsync", "always").start();

@@ -1,5 +1,6 @@
 //! The module, tried on a real server. One binary: the server is named by `REDISLOCK_SERVER`, the module by
-//! `REDISLOCK_MODULE` (see `server/binary.rs`); without them it is Redis 7.0 and a fresh release build. What needs no server is in `rules.rs`.
+//! `REDISLOCK_MODULE` (see `server/binary.rs`); without them it is Redis 7.0 and a fresh release build. Tests that
+//! need no server are in `rules.rs`.
 //!
 //! | file | what it is about |
 //! |---|---|

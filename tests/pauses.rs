@@ -32,7 +32,7 @@ fn nothing_ends_and_nothing_is_granted_while_writes_are_paused() {
     await_that("the lock that nobody asks for is gone", || client.int("EXISTS unattended") == 0);
 }
 
-// G3, G6: this pause ends by itself, and nobody can ask anything meanwhile.
+// G3, G6: this pause ends unprompted, and no client can ask anything meanwhile.
 #[test]
 fn nothing_is_granted_while_everything_is_paused() {
     let (mut server, mut client, heir) = server_with_heir();
@@ -47,7 +47,7 @@ fn nothing_is_granted_while_everything_is_paused() {
     assert!(server.is_alive());
 }
 
-// G7: being told nil is not a write.
+// G7: a nil reply is not a write.
 #[test]
 fn a_wait_ends_on_time_while_writes_are_paused() {
     let server = Server::start();
@@ -115,7 +115,7 @@ fn a_shutdown_closes_the_connections_of_waiters_and_ends_well() {
         let waiters: Vec<_> =
             (0..20).map(|n| server.in_queue("short", &format!("owner-{n}"), 1000)).collect();
         if is_busy {
-            // What is due at the same moment as the shutdown.
+            // Timers that are due at the same moment as the shutdown.
             server.client().send("LOCK.RELEASE short alice");
         }
         drop(client);
@@ -175,7 +175,7 @@ fn a_shutdown_called_off_lets_grants_go_on() {
 }
 
 // G13: a server that follows may be paused too, by a user or from when it was the primary. It would abort as a primary
-// would. What its new file is to be told waits.
+// would. The records for its new file wait.
 #[test]
 fn a_paused_replica_that_rewrites_its_file_lives_on() {
     let primary = Server::start();
@@ -188,7 +188,7 @@ fn a_paused_replica_that_rewrites_its_file_lives_on() {
     lives_on(&mut client, &mut replica, &primary);
 }
 
-/// A paused replica rewrites its file, and follows on when the pause is over.
+/// A paused replica rewrites its file, and follows its primary again after the pause.
 fn lives_on(client: &mut Client, replica: &mut Server, primary: &Server) {
     rewrite(client);
     let_pass(millis(100));

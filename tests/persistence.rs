@@ -174,7 +174,7 @@ fn debug_reload_changes_nothing() {
     assert!(client.int("PTTL lock-1") > 400_000);
 }
 
-// G1, G6: for a moment the lock's key is not there, and nobody may take that for freedom.
+// G1, G6: for a moment the lock's key is not there, and no waiter may take that for a free lock.
 #[test]
 fn a_wait_ends_when_debug_reload_brings_the_lock_back() {
     let server = Server::start();
@@ -211,7 +211,7 @@ fn leases_still_run_out_after_debug_reload() {
     client.call("DEBUG RELOAD");
     await_that("the short lease has run out", || client.int("EXISTS short") == 0);
     assert_eq!(client.owner("long").as_deref(), Some("alice"));
-    // Taken anew under the same name while an old deadline is near: it is not the new one's.
+    // Taken again under the same name while an old deadline is near: it does not apply to the new hold.
     client.acquire("again", "alice", 300);
     client.call("DEBUG RELOAD");
     client.release("again", "alice");
@@ -229,7 +229,7 @@ fn a_server_that_never_had_a_lock_saves_and_restarts() {
     assert_eq!(server.client().text("GET plain"), "x");
 }
 
-// The snapshot is written by a child process while its parent goes on.
+// The snapshot is written by a child process while its parent continues.
 #[test]
 fn a_background_save_holds_what_was_held_when_it_began() {
     let mut server = Server::start();

@@ -1,4 +1,4 @@
-//! Changes of role: holds live on, leases end in time, waiters are told, and a replica grants nothing.
+//! Changes of role: holds live on, leases end in time, waiters are notified, and a replica grants nothing.
 
 use std::time::Instant;
 
@@ -66,7 +66,7 @@ fn leases_run_out_on_a_promoted_replica() {
     await_that("the lock that nobody asks for is gone", || client.int("EXISTS unattended") == 0);
 }
 
-// G3: what ran out while nobody could say so.
+// G3: leases that expired while no primary could say so.
 #[test]
 fn a_lease_that_ran_out_before_the_promotion_ends_with_it() {
     let mut pair = Pair::start();
@@ -120,7 +120,7 @@ fn waiters_of_a_primary_that_becomes_a_replica_are_turned_away() {
     client.acquire("held", "dave", 600_000);
 }
 
-// The primary that it is told to follow does not exist: it is a replica all the same.
+// The primary that it must follow does not exist: it is a replica all the same.
 #[test]
 fn a_replica_without_a_primary_grants_nothing() {
     let server = Server::start();
@@ -224,7 +224,8 @@ fn a_failover_in_progress_puts_grants_off() {
     assert_agree(&pair.primary, &[&pair.replica]);
 }
 
-// The server tells the module of its events only once the module is used. What happened before is asked for then.
+// The server delivers events to the module only once the module is used. The module asks for the state of the time
+// before.
 #[test]
 fn the_first_use_finds_the_role_that_the_server_has_by_then() {
     let pair = Pair::start();

@@ -1,5 +1,5 @@
-//! `examples/redlock.rs` over five servers that know nothing of each other. What `docs/REDLOCK.md` says is tried in more
-//! ways in `tests/python/test_redlock.py`.
+//! `examples/redlock.rs` over five servers that know nothing of each other. The rules of `docs/REDLOCK.md` are tried
+//! in more ways in `tests/python/test_redlock.py`.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -148,7 +148,7 @@ fn renaming_one_lock_onto_another_frees_both() {
     }
 }
 
-// G13, G4: a hold that is over, though nothing has cleared it away yet: the server is busy with a transaction.
+// G13, G4: a hold that has expired, though nothing has cleared it away yet: the server is busy with a transaction.
 #[test]
 fn a_hold_that_is_over_is_over_within_a_transaction() {
     let chain = Chain::start();
@@ -174,7 +174,7 @@ fn a_hold_that_is_over_is_over_within_a_transaction() {
 }
 
 // G13, G4: asked again for the same owner, it is a new hold and no retry, and a replica must not take it for one. The
-// sleep is too short for the tokens to jump to the wall clock, which would tell the replica anyway.
+// sleep is too short for the tokens to jump to the wall clock, which would give it away to the replica anyway.
 #[test]
 fn a_new_hold_of_the_owner_whose_hold_is_over_is_no_retry() {
     let chain = Chain::start();
@@ -434,7 +434,7 @@ fn a_replicas_own_append_only_file_gives_the_same_locks() {
         follow(&leaf, &replica);
         workload::during(&primary, 52, 100, || aof::rewrite(&mut replica.client()));
         workload::run(&primary, 53, 50);
-        // What goes into that file alone is not passed on.
+        // Records for that file alone are not passed on.
         assert_agree(&primary, &[&replica, &leaf]);
         let before = state(&primary);
         let newest = primary.client().acquire("newest", "zoe", 600_000);

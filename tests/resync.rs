@@ -4,7 +4,7 @@ use crate::server::topology::{assert_agree, await_caught_up, await_link, follow,
 use crate::server::{Lease, Server, await_that};
 use crate::workload;
 
-// G13: by a file or without one, loaded into an empty server or beside its old data.
+// G13: by a file or without one, loaded into an empty server or alongside its old data.
 #[test]
 fn a_replica_that_arrives_under_load_agrees() {
     let loads = ["disabled", "on-empty-db", "swapdb"];
@@ -23,7 +23,7 @@ fn a_replica_that_arrives_under_load_agrees() {
         });
         assert_agree(&primary, &[&old_data, &with_file]);
         assert_eq!(old_data.client().hold("old"), None, "{load}");
-        // And it goes on agreeing.
+        // And it keeps agreeing.
         workload::run(&primary, 71 + round as u64, 50);
         assert_agree(&primary, &[&old_data, &with_file]);
     }
@@ -35,8 +35,8 @@ fn full_and_partial(primary: &Server) -> (u32, u32) {
     (full, client.info("stats", "sync_partial_ok").parse().unwrap())
 }
 
-/// How often the server itself threw away what a replica goes on from. Redis 8 and Valkey run a primary's FLUSHDB on a
-/// thread of the replica, and a link that is cut in that moment is not kept.
+/// The number of times that the server itself threw away the state from which a replica continues. Redis 8 and Valkey
+/// run a primary's FLUSHDB on a thread of the replica, and a link that is cut in that moment is not kept.
 fn links_not_kept(replica: &Server) -> u32 {
     replica.log().matches("not possible (no cached master)").count() as u32
 }
@@ -65,7 +65,7 @@ fn a_replica_that_lost_its_link_goes_on_where_it_was() {
     assert!(partial_after + not_kept >= partial + 3, "{partial_after} after {partial}");
 }
 
-// G13: a restarted replica reads its own file and goes on in the stream from there.
+// G13: a restarted replica reads its own file and continues in the stream from there.
 #[test]
 fn a_restarted_replica_goes_on_where_its_file_ends() {
     let primary = Server::start();
@@ -84,7 +84,7 @@ fn a_restarted_replica_goes_on_where_its_file_ends() {
     assert_eq!(full_and_partial(&primary), (full, partial + 2), "it never had to start over");
 }
 
-// G13, G4: a restarted primary goes on in its own stream, and its replica with it.
+// G13, G4: a restarted primary continues its own stream, and its replica with it.
 #[test]
 fn the_replica_of_a_restarted_primary_goes_on_where_it_was() {
     let mut primary = Server::start();
@@ -148,7 +148,7 @@ fn many_full_resynchronisations_under_load_agree() {
         for _ in 0..4 {
             follow(&replica, &primary);
             replica.client().call("REPLICAOF NO ONE");
-            // Data of its own: it cannot just go on.
+            // It has data of its own: it cannot just continue.
             replica.client().acquire("own", "replica", 600_000);
         }
         follow(&replica, &primary);
@@ -157,7 +157,7 @@ fn many_full_resynchronisations_under_load_agree() {
     assert!(!locks(&leaf).is_empty());
 }
 
-// A snapshot for a replica is taken while waiters and leases go on.
+// A snapshot for a replica is taken while waiters and leases continue.
 #[test]
 fn waiters_and_leases_go_on_while_a_replica_is_served() {
     for diskless in ["yes", "no"] {

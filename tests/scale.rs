@@ -1,4 +1,4 @@
-//! A million locks. A test binary of its own, so that nothing else runs beside it.
+//! A million locks. A test binary of its own, so that it runs alone.
 
 mod server;
 
@@ -13,10 +13,10 @@ use server::{Client, Server, await_some, millis};
 const LOCKS: usize = 1_000_000;
 const CHUNK: usize = 20_000;
 
-/// How much slower a hand-over may be beside a million locks: it should not be slower at all.
+/// The bound on the slow-down of a hand-over with a million locks: it should not be slower at all.
 const RATIO_MAX: f64 = 5.0;
 
-/// How long the server may be deaf while a million leases end: it should be 50 ms at most.
+/// The bound on the time for which a million ending leases block the server: it should be 50 ms at most.
 const STALL_MAX: Duration = Duration::from_millis(500);
 
 /// Sends a command for each number, in large chunks, and counts the answers that are as they should be: redis-rs,
@@ -74,7 +74,7 @@ fn hand_over(server: &Server) -> Duration {
     times[times.len() / 2]
 }
 
-/// Pings until told to stop, and gives the longest time that an answer took.
+/// Pings until the flag is set, and returns the longest time that an answer took.
 fn longest_ping(mut client: Client, is_done: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
     while !is_done.load(Ordering::Relaxed) {

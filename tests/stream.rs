@@ -1,4 +1,5 @@
-//! What exactly a primary tells its replicas and its file: one record for each fact, and effects after their causes.
+//! The exact records of a primary for its replicas and its file: one record for each fact, and effects after their
+//! causes.
 
 use redis::Value;
 
@@ -20,7 +21,7 @@ impl Watched {
         Watched { server, client, stream }
     }
 
-    /// What was told since the last time. A transaction around a single record would be a waste.
+    /// Returns the records since the last call. A transaction around a single record would be a waste.
     #[track_caller]
     fn records(&mut self) -> Vec<Record> {
         let records = self.stream.records(&mut self.client);
@@ -68,7 +69,7 @@ fn a_grant_a_renewal_and_a_release_are_one_record_each() {
     }
 }
 
-// The cheap way to tell of a grant, and the common one on a busy server.
+// The cheap record of a grant, and the common one on a busy server.
 #[test]
 fn most_grants_of_a_busy_server_travel_as_they_were_asked() {
     let mut watched = Watched::start();
@@ -105,8 +106,8 @@ fn what_changes_nothing_is_not_told() {
     assert_eq!(watched.titles(), [] as [&str; 0]);
 }
 
-// F2 of the server's traps: told inside the event, the effect would come before its cause, and a replica would delete
-// the new hold.
+// F2 of the server's traps: replicated inside the event, the effect would come before its cause, and a replica would
+// delete the new hold.
 #[test]
 fn a_grant_is_told_after_what_freed_the_lock() {
     let mut watched = Watched::start();
@@ -128,7 +129,7 @@ fn a_grant_is_told_after_what_freed_the_lock() {
         watched.client.call("FLUSHALL");
         watched.records();
     }
-    // What is written over it stays, and nobody is granted anything (CONTRACT 5).
+    // A value that is written over it stays, and no request is granted (CONTRACT 5).
     watched.client.acquire("stock", "alice", 600_000);
     let waiter = watched.server.in_queue("stock", "bob", 600_000);
     watched.records();
@@ -153,7 +154,7 @@ fn the_end_of_a_lease_is_told_before_the_next_grant() {
     assert!(records[0].grants("alice") && last.grants("bob"), "{records:?}");
 }
 
-// The key's own time to live, given by a user, ends in a DEL by the server: 7.0 tells that last if it can.
+// The key's own time to live, given by a user, ends in a DEL by the server: 7.0 replicates that last if it can.
 #[test]
 fn a_grant_is_told_after_the_key_that_a_user_let_expire() {
     let mut watched = Watched::start();
@@ -261,7 +262,7 @@ fn a_hand_over_by_release_is_the_release_and_the_grant() {
     }
 }
 
-// G8: told or not, a client that is gone is not granted.
+// G8: a client that has disconnected is never granted, whether the module was notified or not.
 #[test]
 fn nothing_is_told_of_waiters_that_come_and_go() {
     let mut watched = Watched::start();

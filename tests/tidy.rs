@@ -78,7 +78,7 @@ fn code_only(text: &str) -> String {
     code
 }
 
-/// Where the comment, string or character that begins here ends; here, if none does.
+/// Returns the end of the comment, string or character that begins here; here, if none does.
 fn token_end(chars: &[char], at: usize) -> usize {
     let rest = &chars[at..];
     match rest {
@@ -144,7 +144,7 @@ fn places<'a>(sources: &'a [Source], words: &'a [&str]) -> Vec<String> {
         .collect()
 }
 
-/// Whether a line has these words, not as a part of longer ones.
+/// Returns whether a line has these words, not as a part of longer ones.
 fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word).any(|(at, _)| {
@@ -300,7 +300,7 @@ fn function_lengths(code: &str) -> Vec<(String, usize)> {
         .collect()
 }
 
-/// Where each function begins, and its name. Types of functions have none.
+/// The start of each function, and its name. Types of functions have none.
 pub(crate) fn functions(code: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let starts = code.match_indices("fn ").filter(move |(at, _)| !code[..*at].ends_with(is_part));
@@ -310,7 +310,7 @@ pub(crate) fn functions(code: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// What belongs together is a struct with a name, which says what a function reads.
+/// Arguments that belong together are a struct with a name, which says what a function reads.
 #[test]
 fn functions_take_few_arguments() {
     let mut found = Vec::new();
@@ -334,7 +334,7 @@ fn argument_counts(code: &str) -> Vec<(String, usize)> {
         .collect()
 }
 
-/// How many arguments stand in the first parentheses that are not within the angle brackets before them.
+/// The number of arguments in the first parentheses that are not within the angle brackets before them.
 fn argument_count(signature: &str) -> usize {
     let (mut depth, mut before, mut arguments) = (0, ' ', vec![String::new()]);
     for c in signature.chars() {

@@ -135,7 +135,7 @@ fn a_full_resynchronisation_does_not_lower_the_clock() {
     assert!(next > token, "{next} came after {token}");
 }
 
-// G4: what a primary has minted, its replica tops, though no lock is left to tell of it.
+// G4: a promoted replica mints higher tokens than its primary did, though no lock is left that has them.
 #[test]
 fn tokens_rise_on_a_replica_that_is_promoted() {
     for is_there_from_the_start in [true, false] {

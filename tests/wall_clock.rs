@@ -26,7 +26,7 @@ fn a_step_of_the_wall_clock_neither_ends_nor_extends_a_lease() {
     }
 }
 
-// G3: the server's own timers stand still for as long as the clock was set back.
+// G3: the server's own timers stop for as long as the clock was set back.
 #[test]
 fn leases_end_on_time_though_the_wall_clock_was_set_back() {
     let clock = WallClock::ahead(0);

@@ -71,7 +71,7 @@ def facts(bench: Bench, scenarios: list[str], figures: list[Figure], seconds: fl
 
 
 def run(bench: Bench, scenarios: list[str]) -> tuple[list[Figure], list[str]]:
-    """All figures, and the scenarios that failed: what the others have measured is told all the same."""
+    """All figures, and the scenarios that failed: the figures of the others are reported all the same."""
     figures: list[Figure] = []
     failed = []
     for name in scenarios:

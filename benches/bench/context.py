@@ -1,4 +1,4 @@
-"""What every scenario is given: the servers, how often, and how to say how far it is."""
+"""The inputs of every scenario: the servers, the number of runs, and a way to report progress."""
 
 from __future__ import annotations
 

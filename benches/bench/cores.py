@@ -1,4 +1,4 @@
-"""Which cores the server and the client that loads it may run on.
+"""The cores for the server and the client that loads it.
 
 Client and server of a single connection take turns: one works while the other waits. On cores of their own,
 each message wakes a core that sleeps, which takes a virtual machine longer than a command does. Left alone, the

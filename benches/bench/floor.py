@@ -15,7 +15,7 @@ TOKEN = "a module's bare token"
 #: A token where the module also asks the server for all that a lock's promises need it for.
 PROMISES = "a module's token with the promises"
 
-#: What the module is told for it.
+#: The argument of the module for it.
 WITH_PROMISES = "promises"
 
 #: A key whose value is a module's, says nothing and takes no memory of the module.

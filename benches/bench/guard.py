@@ -1,6 +1,7 @@
 """The guard of the hot path: fails when acquire and release cost more instructions than what is committed.
 
-It also fails when another command costs more behind a wait for a lock than before it, or when the tool costs more to start.
+It also fails when another command costs more after a wait for a lock than before it, or when the tool costs more to
+start.
 
 Counted on Redis 7.0 without persistence, in the figures of `benches/instructions.toml`. Another patch release
 of the server or of the C library moves all commands alike. So the committed count is first scaled by what
@@ -33,9 +34,10 @@ RISE_MAX = 0.03
 #: From run to run it hardly differs (0.4 % with another environment). Another patch release of the C library may load in other ways.
 START_RISE_MAX = 0.05
 
-#: What a PING may cost more when somebody has waited for a lock. The rest of the server makes up to 5 % of it.
+#: The highest rise of the cost of a PING after a client has waited for a lock. The rest of the server makes up to 5 %
+#: of it.
 PING_RISE_MAX = 0.15
-#: How many are the fewer ones of a count; three times as many are the others.
+#: The smaller of two counts; the larger one is three times as high.
 PINGS = 200
 
 ROUNDS = 3
@@ -94,7 +96,7 @@ def write() -> str:
 
 
 def compare() -> tuple[bool, str]:
-    """Whether it holds, and what there is to say."""
+    """Returns whether it holds, and a message."""
     before, _ = committed()
     _, now = counted()
     expected = before.scaled_to(now)
@@ -127,7 +129,7 @@ def per_ping(server: Server, connection: Connection) -> float:
 
 
 def compare_pings() -> tuple[bool, str]:
-    """Whether a PING costs the same before anybody has waited for a lock and behind that, and what there is to say."""
+    """Returns whether a PING costs the same before any client has waited for a lock and after that, and a message."""
     (release,) = releases([RELEASE])
     with started(release, "no persistence", *QUIET, under=CALLGRIND) as server:
         with server.connect() as holder, server.connect() as waiter:
@@ -165,7 +167,7 @@ def start_counted() -> int:
 
 
 def compare_start() -> tuple[bool, str]:
-    """Whether the tool starts with as few instructions as before, and what there is to say."""
+    """Returns whether the tool starts with as few instructions as before, and a message."""
     _, before = committed()
     now = start_counted()
     told = f"redislock ls takes {now:,.0f} instructions, committed are {before:,.0f}: {now / before - 1:+.2%}"

@@ -24,7 +24,7 @@ SECONDS_MAX = 60.0
 
 @dataclass(frozen=True)
 class Mode:
-    """How many connections, and how many commands each has under way."""
+    """The number of connections, and of commands under way on each."""
 
     connections: int
     depth: int
@@ -38,7 +38,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class Load:
-    """How long and how many keys; `measure` runs it once."""
+    """The duration and the number of keys; `measure` runs it once."""
 
     program: Path
     seconds: float

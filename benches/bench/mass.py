@@ -24,8 +24,8 @@ KEY = b"$17\r\nlock:order:%06d\r\n"  # as `subjects.key` writes it
 OWNER = b"$36\r\n%s\r\n"
 MS = b"%s"  # a whole bulk, because leases differ in length
 
-#: How a lock is taken, as a template with the places of key, owner and lease in their order, and the
-#: number of its replies. What Redisson's script leaves behind is a hash of one field with a time to live.
+#: The commands that take a lock, as a template with the places of key, owner and lease in their order, and the number
+#: of replies. Redisson's script leaves a hash of one field with a time to live.
 TAKES = {
     OURS: (b"*5\r\n$12\r\nLOCK.ACQUIRE\r\n" + KEY + OWNER + b"$2\r\nPX\r\n" + MS, "kom", 1),
     SET: (b"*6\r\n$3\r\nSET\r\n" + KEY + OWNER + b"$2\r\nNX\r\n$2\r\nPX\r\n" + MS, "kom", 1),
@@ -83,8 +83,8 @@ def take(server: Server, subject: str, count: int, leases_ms: Callable[[range], 
 
 
 def pour(connection: Connection, pieces: Iterable[tuple[bytes, int]], error: bytes = b"-") -> None:
-    """Sends pieces of commands, each with the number of its replies, which have one line each. What is told by `error`
-    is an error."""
+    """Sends pieces of commands, each with the number of its replies, which have one line each. A reply that begins with
+    `error` is an error."""
     sent = answered = 0
     for commands, replies in pieces:
         connection.socket.sendall(commands)

@@ -1,10 +1,10 @@
-"""What is measured and how often: figures, and rounds in which the subjects take turns.
+"""The order of measurements: figures, and rounds in which the subjects take turns.
 
-A machine gets slower and faster while one looks. So nothing is measured once, and nothing is compared with
-a number of another run. Within a run the subjects alternate: each round measures all of them, in a random order, and
-every other round in the reverse of the order before. So each subject runs as often before another one as after it. What
-is reported is the median of the rounds, with the lowest and the highest, and ratios are taken within a round, between
-neighbours in time.
+A machine gets slower and faster while one looks. So nothing is measured once, and nothing is compared with a number of
+another run. Within a run the subjects alternate: each round measures all of them, in a random order, and every other
+round in the reverse of the order before. So each subject runs as often before another one as after it. The report gives
+the median of the rounds, with the lowest and the highest, and ratios are taken within a round, between neighbours in
+time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import median
 #: The subject that all others are compared with.
 OURS = "redislock"
 
-#: What a published figure needs at least.
+#: The minimum for a published figure.
 ROUNDS = 5
 
 
@@ -47,7 +47,7 @@ class Figure:
 
     @property
     def is_more_better(self) -> bool:
-        """Whether a higher value is the better one: rates and fairness; time, work and memory are costs."""
+        """Returns whether a higher value is the better one: rates and fairness; time, work and memory are costs."""
         return self.metric.endswith("per second") or "fairness" in self.metric
 
     def over(self, other: Figure) -> Ratio:
@@ -80,7 +80,8 @@ class Ratio:
 
 
 def cut_of(rounds: int) -> int:
-    """How many of the lowest and of the highest rounds can be left out, and the rest still has the true median in it.
+    """Returns how many of the lowest and of the highest rounds can be left out while the rest still spans the true
+    median.
 
     The sign test: each round is as likely above the true median as below it. With five rounds none can be left out (94 in
     100), with 14 three can.

@@ -1,4 +1,4 @@
-"""What can be asked of `scripts/bench`. By itself it only says whether that makes sense."""
+"""The options of `scripts/bench`. This module only checks that they are consistent."""
 
 from __future__ import annotations
 

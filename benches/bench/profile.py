@@ -1,7 +1,7 @@
-"""Reads what callgrind wrote: how many instructions each function took by itself, and with what it called.
+"""Reads callgrind's output: the instructions of each function alone, and together with the functions that it called.
 
-The format is described in the manual of valgrind, "Callgrind Format Specification". Only what is needed here: names
-(each is told in full once, then by number), costs, and calls.
+The format is described in the manual of valgrind, "Callgrind Format Specification". This module reads only names (each
+is written in full once, then by number), costs, and calls.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Puts the last run into the documentation. What a reader takes away, the run, and what does not hold go into
-docs/BENCHMARKS.md, where marks say what belongs where. The whole report, all figures and the plots go beside it.
+"""Puts the last run into the documentation. The conclusions, the run, and the targets that it missed go into
+docs/BENCHMARKS.md, at the marks for each. The whole report, all figures and the plots are written to the folder next to
+it.
 
 A run of all scenarios is shown, or some scenarios of a run take the place of the same ones of the run before. Then the
 page says which they are: figures of one scenario can be compared, and figures of two runs cannot.
@@ -29,7 +30,7 @@ MARK = "<!-- measured: {} -->"
 END = "<!-- end -->"
 PLACE = re.compile(rf"({MARK.format('([a-z]+)')}\n).*?({END}\n)", re.DOTALL)
 
-#: What `scripts/growth publish` puts there, and the files that it puts beside.
+#: The part that `scripts/growth publish` writes, and its files.
 GROWTH = "growth"
 GROWTH_FILES = ("growth.csv", "growth.md", "growth.svg")
 
@@ -40,7 +41,7 @@ ROW = re.compile(r"^\| ([^|]+?) \| (.*) \|$", re.MULTILINE)
 
 
 def facts_of(page: str) -> dict[str, str]:
-    """What the page says of the run that it shows."""
+    """The page's description of the run that it shows."""
     run = next(place[0] for place in PLACE.finditer(page) if place[2] == "run")
     return {name: told for name, told in ROW.findall(run) if name != "---"}
 

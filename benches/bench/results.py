@@ -19,10 +19,10 @@ def blocks(figures: Iterable[Figure]) -> Iterator[tuple[str, str, list[Figure]]]
 
 
 def baseline(figure: Figure, block: list[Figure]) -> Figure | None:
-    """What it is compared with: ours, on the same server if it is measured there, in the same setting.
+    """The figure that it is compared with: ours, on the same server if it is measured there, in the same setting.
 
-    Where ours is no subject (the cost to others), the first subject of the setting. The rounds must match,
-    else the values are not neighbours in time.
+    If ours is no subject (the cost to others), the first subject of the setting. The rounds must match, else the values
+    are not neighbours in time.
     """
     beside = [f for f in block if f.setting == figure.setting and len(f.values) == len(figure.values)]
     ours = [f for f in beside if f.subject == OURS]

@@ -1,4 +1,4 @@
-"""What a reader takes away, on one screen: a few figures of the first server, and of what people use instead."""
+"""The conclusions on one screen: a few figures of the first server, and of the alternatives that people use."""
 
 from __future__ import annotations
 

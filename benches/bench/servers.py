@@ -204,7 +204,7 @@ def replicated(
         yield primary
 
 
-#: How a server keeps what it is told: options, and whether there is a replica.
+#: The persistence of a server: options, and whether there is a replica.
 SETTINGS = {
     "no persistence": ((), False),
     "AOF everysec": (("--appendonly", "yes", "--appendfsync", "everysec"), False),

@@ -1,4 +1,4 @@
-"""What people use: the pairs of commands that take and free a lock, word for word."""
+"""The alternatives that people use: the pairs of commands that take and free a lock, word for word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the project wants to reach, and whether a run has shown it. Targets are ratios within a run, or limits."""
+"""The project's targets, and whether a run has shown them. Targets are ratios within a run, or limits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        """Whether the true median is on the right side of the bound, as far as the rounds agree on that."""
+        """Returns whether the true median is on the right side of the bound, as far as the rounds agree on that."""
         sides = {self.target.holds(value, self.server) for value in (self.seen.median, *self.seen.surely)}
         return UNDECIDED if len(sides) > 1 else HOLDS if sides == {True} else FAILS
 

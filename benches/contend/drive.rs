@@ -11,12 +11,12 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
 use rustix::time::{self, ClockId, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-/// What came of bytes that arrived.
+/// An event decoded from bytes that arrived.
 #[derive(Clone, Copy)]
 pub enum Event {
     Granted(usize),
     Freed(usize),
-    /// The run is over, and it was waiting.
+    /// The run has ended, and it was waiting.
     GaveUp(usize),
 }
 
@@ -31,12 +31,12 @@ pub trait Peer {
     fn free(&mut self, who: usize) -> io::Result<()>;
     /// A connection can be read.
     fn read(&mut self, token: usize, events: &mut Vec<Event>) -> io::Result<()>;
-    /// Whether what arrives on a connection wakes a contender, and should be read before replies.
+    /// Returns whether data on this connection wakes a contender, and should be read before replies.
     fn is_signal(&self, _token: u64) -> bool {
         false
     }
-    /// The run is over: contenders who wait without having asked the server anything may give up. The others
-    /// are still served, which takes a moment.
+    /// The run has ended: contenders who wait without having asked the server anything may give up. The others are
+    /// still served, which takes a moment.
     fn close(&mut self, _events: &mut Vec<Event>) -> io::Result<()> {
         Ok(())
     }
@@ -60,7 +60,7 @@ pub struct Plan {
     pub open_ns: u64,
     /// A contender that frees the lock after this time of CLOCK_MONOTONIC does not ask again.
     pub end_ns: u64,
-    /// Whether the line stays for the next run.
+    /// True if the queue stays for the next run.
     pub is_staying: bool,
 }
 
@@ -90,11 +90,11 @@ impl fmt::Display for Outcome {
 
 /// The token of the timer that ends a hold; no connection has it.
 const TIMER: u64 = u64::MAX;
-/// A run that stands still for this many seconds has failed.
+/// A run without progress for this many seconds has failed.
 const PATIENCE_S: u64 = 30;
 const EVENTS_MAX: usize = 256;
 
-/// What the loop does while nothing has arrived.
+/// The behaviour of the loop while nothing has arrived.
 #[derive(Clone, Copy)]
 pub enum Idle {
     /// Asks again at once. A processor that sleeps takes tens of microseconds to wake up in a virtual machine,
@@ -130,7 +130,7 @@ struct Run {
 }
 
 impl Run {
-    /// Whether the end was reached with a line that stays, behind somebody who holds the lock.
+    /// Returns whether the end was reached with a queue that stays, after a contender that holds the lock.
     fn stands(&self) -> bool {
         self.is_staying && self.turns.last().is_some_and(|last| last.granted >= self.stop && last.freed == 0)
     }
@@ -157,7 +157,7 @@ impl Driver {
         self.peer.open(contenders, &self.watch)
     }
 
-    /// All ask, and go on until the time is over.
+    /// All contenders ask, and continue until the time has passed.
     pub fn run(&mut self, plan: Plan) -> io::Result<Outcome> {
         let mut run = match self.standing.take() {
             Some(run) if run.asked.len() == plan.contenders => self.go_on(run, &plan)?,
@@ -222,7 +222,7 @@ impl Driver {
             }
         }
         if !run.is_closed && !run.is_staying && now() >= run.stop {
-            // What is left of the line is served without a hold.
+            // The rest of the queue is served without a hold.
             (run.is_closed, run.hold) = (true, Duration::ZERO);
             self.peer.close(&mut self.events)?;
             self.answer_all(run)?;
@@ -281,7 +281,7 @@ impl Driver {
         }
     }
 
-    /// The holder's time is over. It holds no longer from the moment when it sends its release.
+    /// The holder's time has passed. It holds no longer from the moment when it sends its release.
     fn free(&mut self, run: &mut Run) -> io::Result<()> {
         let who = run.holder.take().ok_or_else(|| io::Error::other("nobody holds the lock"))?;
         if let Some(turn) = run.turns.iter_mut().rev().find(|turn| turn.who == who) {

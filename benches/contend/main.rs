@@ -12,10 +12,9 @@
 //!                                          all take turns until the end: when each one asked, got and freed the lock
 //!
 //! A contender that gets the lock before the opening keeps it until then. So a line can form that is not served
-//! meanwhile. After the end the line is served until nobody is left. Or, with `stay`, the contender that gets the lock
-//! then keeps it until the next run opens, and the line stays.
-//! Times are those of CLOCK_MONOTONIC. What they mean is worked out by benches/bench/peers/turns.py, for all
-//! peers alike.
+//! meanwhile. After the end the queue is served until it is empty. Or, with `stay`, the contender that gets the lock
+//! then keeps it until the next run opens, and the line stays. Times are those of CLOCK_MONOTONIC. Their meaning is
+//! worked out by benches/bench/peers/turns.py, for all peers alike.
 
 mod bytes;
 mod drive;

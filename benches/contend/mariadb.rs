@@ -60,7 +60,7 @@ fn execute(prepared: &[u8]) -> Option<Vec<u8>> {
     Some(packet(0, &[&[0x17], number, &[0, 1, 0, 0, 0]].concat()))
 }
 
-/// Old password method with an empty password, for a server that asks nobody who he is.
+/// Old password method with an empty password, for a server that authenticates no client.
 fn hello() -> Vec<u8> {
     let capabilities = 0x0008_8201_u32.to_le_bytes(); // long password, protocol 4.1, secure connection, plugins
     let bytes_max = (1_u32 << 24).to_le_bytes();

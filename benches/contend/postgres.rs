@@ -29,7 +29,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Whether the only row has one column, and which text it has.
+/// Returns the text of the only row, if that has one column.
 fn only_row(reply: &[u8]) -> Option<&[u8]> {
     let mut rows = messages(reply).filter(|(kind, _)| *kind == b'D');
     rows.next().and_then(|(_, body)| body.strip_prefix(b"\0\x01")).filter(|_| rows.next().is_none())

@@ -1,5 +1,5 @@
-//! Redisson's lock, written from its published description: a hash that a script takes, a channel on which
-//! the release is told, and everybody who hears of it trying again.
+//! Redisson's lock, written from its published description: a hash that a script takes, a channel on which the release
+//! is published, and a new attempt by every subscriber.
 //!
 //! `lock()`: run the script. If it returns the time to live of the other's hold, subscribe to the channel and run it
 //! again. From then on wait for a message and run it again, until it returns nil; then unsubscribe. In one process
@@ -39,7 +39,7 @@ pub enum Subscriptions {
     OneEach,
 }
 
-/// What a contender waits for.
+/// The reply that a contender waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// The reply to the script, before it subscribed.
@@ -66,7 +66,7 @@ struct Process {
     is_subscribed: bool,
     joining: Vec<usize>,
     waiting: VecDeque<usize>,
-    /// Messages that nobody has waited for yet: the permits of Redisson's semaphore.
+    /// Messages that no contender has waited for yet: the permits of Redisson's semaphore.
     permits: usize,
 }
 

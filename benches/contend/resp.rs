@@ -86,12 +86,12 @@ impl Protocol for Lock {
     }
 }
 
-/// A token that goes from hand to hand. Nothing ends a hold, nobody is checked: it is the least that can be done for
-/// somebody who waits.
+/// A token that goes from hand to hand. Nothing ends a hold, no owner is checked: it is the least that can be done for
+/// a waiter.
 pub struct Token {
     take: &'static [u8],
     free: &'static [u8],
-    /// How the reply begins to the one that has it.
+    /// The beginning of the reply to the one that has it.
     granted: &'static [u8],
 }
 

@@ -15,11 +15,11 @@ pub trait Protocol {
     }
     fn take(&self, who: usize) -> &[u8];
     fn free(&self, who: usize) -> &[u8];
-    /// How many bytes the first reply has, if it is all there.
+    /// Returns the length of the first reply, if it is complete.
     fn length(unread: &[u8]) -> Option<usize>;
-    /// Whether the reply grants the lock.
+    /// Returns whether the reply grants the lock.
     fn is_grant(&mut self, who: usize, reply: &[u8]) -> bool;
-    /// Whether the reply says that it was freed.
+    /// Returns whether the reply confirms the release.
     fn is_freed(&self, reply: &[u8]) -> bool;
 }
 

@@ -15,7 +15,7 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(30);
 pub struct Client {
     stream: TcpStream,
     batches: Vec<Batch>,
-    /// How the replies to the first and to the second command of a pair begin.
+    /// The beginnings of the replies to the first and to the second command of a pair.
     wanted: [Vec<u8>; 2],
     now: usize,
     replied: usize,
@@ -23,7 +23,7 @@ pub struct Client {
     begun: Instant,
 }
 
-/// What a look at the connection has shown.
+/// The progress of a connection.
 pub enum Progress {
     /// Replies are missing.
     Waits,
@@ -91,7 +91,7 @@ impl AsFd for Client {
     }
 }
 
-/// Why a reply ends the run, with the command that it answers.
+/// Returns the reason why a reply ends the run, with the command that it answers.
 fn refused(batch: &Batch, number: usize, wanted: &[u8], reply: &[u8]) -> String {
     let commands = String::from_utf8_lossy(&batch.bytes);
     let command = commands.split('*').nth(number + 1).unwrap_or_default().replace("\r\n", " ");

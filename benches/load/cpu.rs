@@ -4,10 +4,10 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How long a server may still be busy behind its last reply. The kernel counts a thread up to its last rest.
+/// The time for which a server may still be busy after its last reply. The kernel counts a thread up to its last rest.
 const SETTLE: Duration = Duration::from_micros(500);
 
-/// What all threads of a process have used by now, to the nanosecond; it should have nothing to do.
+/// Returns the processor time of all threads of a process, to the nanosecond; it should be idle.
 pub fn used_by(pid: u32) -> Result<Duration, String> {
     sleep(SETTLE);
     let tasks = format!("/proc/{pid}/task");

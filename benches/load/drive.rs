@@ -7,7 +7,7 @@ use rustix::event::{Timespec, epoll};
 
 use crate::client::{Client, Progress, SILENCE_MAX};
 
-/// What was done, and how long each batch or pair took.
+/// The number of pairs, and the time of each batch or pair.
 pub struct Outcome {
     pub elapsed: Duration,
     pairs: usize,
@@ -60,9 +60,9 @@ pub fn drive(clients: &mut [Client], duration: Duration) -> Result<Outcome, Stri
     Ok(Outcome { elapsed, pairs, latencies })
 }
 
-/// Which connections have something to read.
+/// The connections that have something to read.
 enum Ready {
-    /// A single one, whose reading waits by itself.
+    /// A single one, whose read blocks.
     One,
     Several(rustix::fd::OwnedFd, Vec<epoll::Event>),
 }

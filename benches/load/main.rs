@@ -2,7 +2,7 @@
 //!
 //! It must cost less than the server that it loads, which has the other core. So one thread serves all connections,
 //! and every batch is encoded before the clock starts. A reply is looked at only as far as to see that it is the
-//! wanted one. One that is not ends the run: a lock that was not granted is not a pair.
+//! wanted one. A wrong reply ends the run: a lock that was not granted is not a pair.
 //!
 //! It prints one line of JSON. See `load --help`.
 
@@ -51,7 +51,7 @@ fn run(options: &Options) -> Result<String, String> {
     Ok(told(&outcome, options.server_pid.map(|_| cpu)))
 }
 
-/// The processor time that the server has used; zero if nobody asked.
+/// The processor time that the server has used; zero if it was not requested.
 fn server_cpu(options: &Options) -> Result<Duration, String> {
     options.server_pid.map_or(Ok(Duration::ZERO), cpu::used_by)
 }

@@ -55,7 +55,7 @@ fn whole(bytes: &[u8]) -> Result<Option<usize>, String> {
     Ok((bytes.len() >= length).then_some(length))
 }
 
-/// How many bytes follow the line of a bulk reply.
+/// Returns the number of bytes after the line of a bulk reply.
 fn bulk(digits: &[u8]) -> Result<usize, String> {
     match digits.trim_ascii_end() {
         b"-1" => Ok(0),

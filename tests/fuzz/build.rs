@@ -1,4 +1,4 @@
-//! Puts `src/compares.c` between what is compared and the fuzzer, to which each comparison would be told.
+//! Puts `src/compares.c` between the comparisons and the fuzzer, to which each one would be reported.
 
 fn main() {
     // The random lives are a test of the module's, and so is the simulated server that they run on.

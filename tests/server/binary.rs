@@ -1,4 +1,4 @@
-//! What is under test: one server binary and one build of the module.
+//! The subject of the tests: one server binary and one build of the module.
 //!
 //! `REDISLOCK_SERVER` names the server as `scripts/servers` prints it: `NAME VERSION SERVER_PATH CLI_PATH`.
 //! `REDISLOCK_MODULE` is the path of the shared library; without it the library is built here, once.
@@ -48,6 +48,6 @@ fn build() -> PathBuf {
         .into()
 }
 
-/// Whether servers are started under valgrind, which makes them some twenty times slower.
+/// True if servers are started under valgrind, which makes them about twenty times slower.
 pub static VALGRIND: LazyLock<bool> =
     LazyLock::new(|| std::env::var("REDISLOCK_VALGRIND").is_ok_and(|v| v == "1"));

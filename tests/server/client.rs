@@ -9,7 +9,7 @@ use super::until::{await_that, patient};
 /// No command may leave the caller hanging, not even a blocking one of a server that has lost its mind.
 const READ_LIMIT: Duration = Duration::from_secs(60);
 
-/// What a command was answered: a value, or the text of the error, code first.
+/// The answer to a command: a value, or the text of the error, code first.
 pub type Answer = Result<Value, String>;
 
 /// The code given to an answer that never came because the connection ended.

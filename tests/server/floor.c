@@ -1,14 +1,15 @@
-/* The least that any module can do. What a lock costs is held against that.
+/* The least that any module can do. The cost of a lock is compared with it.
  *
  * FLOOR.TAKE takes a token, or blocks its client until it is given one, first come first. FLOOR.GIVE gives it to the
- * client that has waited longest. Nobody is checked, and nothing is kept in the keyspace or replicated.
+ * client that has waited longest. No owner is checked, and nothing is kept in the keyspace or replicated.
  *
  * FLOOR.SET key [key ...] sets keys to a value of a native type that says nothing and takes no memory of the module.
  *
- * Loaded with the argument `promises`, it has FLOOR.ACQUIRE and FLOOR.RELEASE, too. They take the words of a lock, and do
- * with the token what a lock's promises need the server for, and nothing else. They open the key, ask for the rights of
- * the client that is next, tell replicas and files, and publish two events. The module is told of all that a lock has to
- * hear of, the turns of the event loop among it. So fast could a lock be whose module takes no instruction of its own.
+ * Loaded with the argument `promises`, it has FLOOR.ACQUIRE and FLOOR.RELEASE, too. They take the words of a lock, and
+ * do with the token what a lock's promises need the server for, and nothing else. They open the key, ask for the rights
+ * of the client that is next, tell replicas and files, and publish two events. The module receives all events that a
+ * lock needs, the turns of the event loop among them. So fast could a lock be whose module takes no instruction of its
+ * own.
  *
  * The server's header is not needed: what is used of it is declared here. */
 #include <stddef.h>
@@ -137,7 +138,7 @@ static int set(Ctx *ctx, Str **argv, int argc) {
     return reply_number(ctx, argc - 1);
 }
 
-/* What LOCK.ACQUIRE and LOCK.RELEASE are given, and what replicas are told of a hold. */
+/* The arguments of LOCK.ACQUIRE and LOCK.RELEASE, and the record of a hold for replicas. */
 static Str *acquire_word, *hold_word;
 static const char *const TOKEN = "123456789012345", *const LEASE = "30000";
 static const char *const OWNER = "9e3779b9-7f4a-4c15-a39c-c0605cedc834";
@@ -166,7 +167,7 @@ static int acquire(Ctx *ctx, Str **argv, int argc) {
     return reply_number(ctx, 1);
 }
 
-/* Whether the user of this client may have this key. */
+/* Returns whether the user of this client may have this key. */
 static int may_have(Ctx *ctx, uint64_t client, Str *key) {
     size_t len;
     const char *bytes = bytes_of(key, &len);

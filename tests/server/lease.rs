@@ -1,10 +1,10 @@
-//! What is left of a lease, and whether something has shortened it.
+//! The remaining lease, and a check that nothing has shortened it.
 
 use std::time::Instant;
 
 use super::Client;
 
-/// What was left of a lease at a moment.
+/// The remaining lease at a moment.
 pub struct Lease {
     key: String,
     token: i64,
@@ -21,7 +21,8 @@ impl Lease {
         Lease { key: key.into(), token: hold.token, left_ms: hold.lease_left_ms, read_at }
     }
 
-    /// G2: the same hold still has at least what it had, less the time that has passed; and no more than `most_ms`.
+    /// G2: the same hold still has at least its earlier lease, less the time that has passed; and no more than
+    /// `most_ms`.
     #[track_caller]
     pub fn assert_kept(&self, client: &mut Client, most_ms: i64) {
         let hold = client.hold(&self.key).unwrap_or_else(|| panic!("{} is lost", self.key));

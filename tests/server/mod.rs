@@ -44,7 +44,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 const VALGRIND_FOUND: i32 = 99;
 
-/// What every server here is started with; a test's own settings come after and win.
+/// The settings of every server here; a test's own settings come after and win.
 const SETTINGS: &[(&str, &str)] = &[
     ("bind", "127.0.0.1"),
     ("save", "\"\""),
@@ -66,7 +66,7 @@ pub struct Server {
     clock: Option<WallClock>,
 }
 
-/// How a server is to be started.
+/// The options for starting a server.
 #[derive(Default)]
 pub struct Builder {
     settings: Vec<(String, String)>,
@@ -291,7 +291,7 @@ impl Server {
         format!("--- {}, port {}\n{}{stderr}---", BINARY.name, self.port, telling_part(&self.log()))
     }
 
-    /// What a server says when it should not have come to that.
+    /// Signs in its log that a server should never show.
     fn distress(&self) -> Option<String> {
         let logs = self.logs();
         let signs = ["BUG REPORT START", "panicked at", "ASSERTION FAILED", "Guru Meditation"];
@@ -354,13 +354,13 @@ fn write_config(directory: &Path, builder: &Builder, bus_port: u16) {
     fs::write(directory.join("redis.conf"), lines.concat()).unwrap();
 }
 
-/// Where clients, and where other nodes of a cluster reach a server.
+/// The ports for clients, and for other nodes of a cluster.
 struct Ports {
     clients: Port,
     bus: Port,
 }
 
-/// A port that nobody else is given as long as this lives.
+/// A port that no other test is given as long as this lives.
 ///
 /// A socket stays bound to it without listening. Servers ask for SO_REUSEADDR, which lets them listen there all the
 /// same; a search for a free port passes it over.

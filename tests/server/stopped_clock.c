@@ -1,4 +1,4 @@
-/* Preloaded into a server: all its clocks stand still but for what the file that STOPPED_CLOCK_FILE names says. It is
+/* Preloaded into a server: all its clocks are paused but for the time in the file that STOPPED_CLOCK_FILE names. It is
  * two numbers of 64 bits: when the wall clock began, in microseconds since the epoch, and how many microseconds have
  * passed since then. The server learns of that when somebody wakes it, so never in the middle of a turn of its event
  * loop. A timer of the kernel goes off when the server's own clock says so. */
@@ -19,9 +19,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What clocks show that count from the start of a machine, when time begins. */
+/* The start value of clocks that count from the start of a machine. */
 #define UP_US 1000000000
-/* How long it may take until a timer that is due can be read. */
+/* The bound on the time until a timer that is due can be read. */
 #define FIRES_MS 1000
 
 /* Less than a millisecond: what the server counts in milliseconds is the same. */
@@ -33,8 +33,8 @@ struct page {
 
 static volatile struct page *page;
 static volatile int64_t passed_us;
-/* The only timer: which descriptor, and when it is due; less than 0: it is not set. What is due in a microsecond is due
- * now: nobody can ask the kernel for less. */
+/* The only timer: which descriptor, and when it is due; less than 0: it is not set. A timer that is due in a
+ * microsecond is due now: the kernel has no finer one. */
 static int timer = -1;
 static int64_t due_us = -1;
 
@@ -60,8 +60,8 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     return 0;
 }
 
-/* Two timers of the server never end at the same moment: the second one is put off by a microsecond, and would not end
- * while time stands still. So within a millisecond each look at this clock, which is the server's own, is a little
+/* Two timers of the server never end at the same moment: the second one is postponed by a microsecond, and would not
+ * end while time is paused. So within a millisecond each look at this clock, which is the server's own, is a little
  * later than the one before. The module looks at the other one. */
 int gettimeofday(struct timeval *restrict time, void *restrict zone) {
     static int64_t last_us, looks;

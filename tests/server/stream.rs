@@ -36,7 +36,7 @@ impl Record {
         }
     }
 
-    /// Whether it says that this owner now holds something.
+    /// Returns whether it says that this owner now holds something.
     pub fn grants(&self, owner: &str) -> bool {
         let grants = ["LOCK.ACQUIRE", "LOCK.APPLY HOLD"].contains(&self.title().as_str());
         grants && self.words.iter().any(|word| word == owner)

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::binary::VALGRIND;
 
-/// How long anything may take that should take a few milliseconds.
+/// The limit for anything that should take a few milliseconds.
 const LIMIT: Duration = Duration::from_secs(15);
 
 const PAUSE: Duration = Duration::from_millis(5);

@@ -31,7 +31,7 @@ impl Waiter {
         std::thread::spawn(move || {
             let answer = client.ask(&words);
             flag.store(true, Ordering::Relaxed);
-            // Nobody listens any more if the test has failed or ended.
+            // The receiver is gone if the test has failed or ended.
             let _ = answered.send((answer, Instant::now()));
         });
         Waiter { client_id, line: line.to_string(), answers, is_answered, sent_at }
@@ -72,7 +72,7 @@ impl Waiter {
         }
     }
 
-    /// It must be told that the wait is over for a reason that is not its own, or lose the connection.
+    /// Its wait must end for a reason that is not its own, or it must lose the connection.
     #[track_caller]
     pub fn turned_away(&self) {
         let reason = self.refused();

@@ -1,4 +1,4 @@
-//! A wall clock that a test sets, for one server or several. The server's other clocks go on as they are.
+//! A wall clock that a test sets, for one server or several. The server's other clocks are unchanged.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 
-/// The preloaded library, compiled once a run. Where Rust can link, there is a C compiler.
+/// The preloaded library, compiled once a run. If Rust can link, there is a C compiler.
 static LIBRARY: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     let directory = tempfile::tempdir().unwrap();
     let library = directory.path().join("wall_clock.so");
@@ -29,7 +29,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that is `seconds` seconds ahead of the true one; if negative, behind it.
+    /// A clock that is `seconds` seconds ahead of the true one; negative if it lags.
     pub fn ahead(seconds: i64) -> WallClock {
         let directory = Arc::new(tempfile::tempdir().unwrap());
         let clock = WallClock { directory };

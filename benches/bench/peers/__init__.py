@@ -1,1 +1,1 @@
-"""What people use instead, for the scenario `handover`: their servers, and contenders that use them."""
+"""The alternatives that people use, for the scenario `handover`: their servers, and contenders that use them."""

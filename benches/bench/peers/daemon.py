@@ -22,7 +22,7 @@ class Daemon:
 
     #: The name in the table.
     product: str
-    #: Whether it refuses to run as root; then it runs as nobody.
+    #: True if it refuses to run as root; then it runs as the user `nobody`.
     refuses_root = False
     #: The signal that ends it without waiting for its clients.
     farewell = signal.SIGTERM

@@ -14,7 +14,7 @@ class Postgres(Daemon):
     farewell = signal.SIGINT  # ends its sessions; SIGTERM would wait for them
 
     def _programs(self) -> Path:
-        """Debian keeps them beside the path, by version; the newest one is taken."""
+        """Debian keeps them outside of the path, by version; the newest one is taken."""
         found = Path("/usr/lib/postgresql").glob("*/bin/postgres")
         return max(found, key=lambda path: float(path.parts[4])).parent
 

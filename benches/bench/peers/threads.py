@@ -19,19 +19,20 @@ from typing import Protocol
 STACK_BYTES = 256 << 10
 
 
-#: How long after the end of a run somebody may still wait, for those who can be told.
+#: The time for which a contender may still wait after the end of a run, if it has a timeout.
 GRACE_S = 0.2
 
 
 class Contender(Protocol):
     def take(self, patience_s: float) -> bool:
-        """Waits for the lock. May give up when that time is over, which is past the end of the run."""
+        """Waits for the lock. May give up after that time, which is past the end of the run."""
 
     def free(self) -> None: ...
 
 
 def turns(who: int, contender: Contender, hold: float, opening: int, end: int, seen: list[list[int]]) -> None:
-    """Takes turns until the end. What is granted before the opening is kept until then. What is appended to a list by threads is appended in one piece."""
+    """Takes turns until the end. A lock that is granted before the opening is kept until then. Threads append to a list
+    in one piece."""
     now = time.monotonic_ns
     while (asked := now()) < end:
         if not contender.take((end - asked) / 1e9 + GRACE_S):

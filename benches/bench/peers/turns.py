@@ -1,4 +1,4 @@
-"""What the turns of a run mean: the same sums for every peer."""
+"""The figures of a run's turns: the same sums for every peer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMANDS_PER_GRANT = "server commands per acquisition"
 FAIRNESS = "fairness (Jain)"
 LONGEST = "longest wait, milliseconds"
 
-#: Below this many turns for each contender, an index of fairness tells of the clock and not of the lock.
+#: Below this many turns for each contender, an index of fairness measures the clock and not the lock.
 TURNS_FOR_FAIRNESS = 3
 
 
@@ -46,14 +46,14 @@ class Run:
                 raise RuntimeError(f"two holders: {before} and {after}")
 
     def hand_overs(self) -> int:
-        """How often the lock was handed over in the whole run, the first grant among them."""
+        """The number of hand-overs in the whole run, the first grant among them."""
         return 1 + sum(before.who != after.who for before, after in pairwise(self.turns))
 
     def figures(self) -> dict[str, float]:
-        """All quantities that can be told from one run, by metric.
+        """All quantities of one run, by metric.
 
-        A hand-over is a grant to another contender than the last. A contender that frees a lock and is granted it
-        again has handed over nothing, and would look fast by letting nobody else in. A hand-over takes from the moment when the
+        A hand-over is a grant to another contender than the last. A contender that frees a lock and is granted it again
+        has handed over nothing, and would look fast by blocking all others. A hand-over takes from the moment when the
         holder sends its release to that when the next one has its reply.
         """
         inside = [turn for turn in self.turns if self.start <= turn.granted < self.end]
@@ -73,7 +73,7 @@ class Run:
         return found
 
     def _longest(self) -> int:
-        """The longest that anybody had waited at a moment of the window, whether it was over then or not."""
+        """The longest wait up to a moment of the window, whether it had ended by then or not."""
         over = [(turn.asked, min(turn.granted, self.end)) for turn in self.turns if turn.granted >= self.start]
         waits = over + [(turn.asked, self.end) for turn in self.given_up]
         return max((until - max(asked, self.opening) for asked, until in waits), default=0)

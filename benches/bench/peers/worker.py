@@ -39,7 +39,7 @@ class Worker:
         self.errors.close()
 
     def open(self, contenders: int) -> None:
-        """Opens the connections of `contenders` contenders. What is open stays open."""
+        """Opens the connections of `contenders` contenders. Connections that are open stay open."""
         self._ask([f"open {share}" for share in self._shares(contenders)])
 
     def run(

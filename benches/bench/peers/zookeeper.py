@@ -15,7 +15,7 @@ class ZooKeeper(Daemon):
     product = "ZooKeeper"
 
     def _version(self) -> str:
-        """Told by the name of Debian's file."""
+        """Taken from the name of Debian's file."""
         (jar,) = JARS.glob("zookeeper-[0-9]*.jar")
         return re.search(r"\d+(\.\d+)+", jar.name)[0]
 

@@ -1,8 +1,9 @@
-"""Where the instructions of our pair go: the server around the module, its calls that the module needs, the module.
+"""The distribution of our pair's instructions: the server around the module, its calls that the module needs, the
+module.
 
-A run under callgrind for each pair, as in `instructions`. What the module calls is told with everything below it; what the
-module's own functions take, without what they call. The sum of what is the server's is what a module would cost
-that makes the same calls and does nothing by itself.
+A run under callgrind for each pair, as in `instructions`. A function that the module calls is counted with everything
+below it; the module's own functions, without the functions that they call. The server's sum is the cost of a module
+that makes the same calls and takes no instructions of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from . import instructions
 PAIRS = 2_000
 KEYS = 200
 
-#: Calls below this are told together.
+#: Calls with less than this are counted together.
 SMALL = 40
 
 TOTAL = "a pair, in all"

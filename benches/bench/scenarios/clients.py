@@ -1,4 +1,5 @@
-"""The client libraries: what they add to the bare commands of their drivers, beside the locks that people use instead.
+"""The client libraries: their cost on top of the bare commands of their drivers, compared with the locks that people
+use instead.
 
 Each client has a program, `clients/*/bench`, that tells figures as lines of JSON, and in which the ways take turns in
 each round. Clients are in different languages, so nothing is compared but ways of one client. Uncontended, on one
@@ -20,7 +21,7 @@ CLIENTS = ("python", "node", "rust")
 
 
 def told(client: str, server: Server, rounds: int) -> Iterator[dict]:
-    """What a client's program says."""
+    """The output of a client's program."""
     program = ROOT / "clients" / client / "bench"
     done = subprocess.run(
         [program, f"127.0.0.1:{server.port}", str(rounds)], capture_output=True, text=True, timeout=SECONDS_MAX

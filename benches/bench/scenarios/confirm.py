@@ -1,9 +1,9 @@
-"""Grants that replicas confirm: what `redislock.confirm` costs an acquire and a release that nobody else wants.
+"""Grants that replicas confirm: the cost of `redislock.confirm` for an acquire and a release without contention.
 
 A primary and two replicas on the same machine, so the way to them is as short as it can be: between machines a grant
-takes their round trip longer. The release is confirmed by nobody, so what is added to the pair is added to the grant.
-With many connections the grants of one turn of the server's event loop share a question to the replicas and an answer.
-All three settings take turns on one group, whose quarantine has been over for long.
+takes their round trip longer. Releases are not confirmed, so the pair costs as much more as the grant does. With many
+connections the grants of one turn of the server's event loop share a question to the replicas and an answer. All three
+settings take turns on one group, whose quarantine has been over for long.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def await_season(server: Server) -> None:
 def once(load: Load, server: Server, rule: str, mode: Mode) -> Mapping[str, float]:
     set_rule(server, rule)
     if rule != "local":
-        # Turned on anew, nobody knows which replicas were there all the time.
+        # When it is turned on again, it is unknown which replicas were connected all the time.
         await_season(server)
     return load.measure(server, PAIR, mode)
 

@@ -10,7 +10,7 @@ is the other way around it: the program polls, so that nothing sleeps. That suit
 - redislock: `LOCK.ACQUIRE ... BLOCK 0` and `LOCK.RELEASE`, RESP2.
 - A bare token: a list with one element, `BLPOP` and `RPUSH`. No owner, no lease: the floor of a wait.
 - A module's bare token (tests/server/floor.c): a blocked client, and another's command that unblocks it. It keeps
-  nothing and checks nobody: the floor of a wait that a module can offer.
+  nothing and checks no owner: the floor of a wait that a module can offer.
 - A module's token with the promises: the same module, on a server of its own. It takes the words of a lock, and asks
   the server for what a lock's promises need it for: the key, the rights of the next client, replicas, events. It takes
   hardly an instruction of its own, so no module that promises the same hands over faster.
@@ -27,9 +27,9 @@ The others have both processors, and a number of processes where Python needs it
   node-redlock with its defaults, but without giving up after ten attempts. Libraries as they are, and in their own
   language: what they show is what their users get, of which their server is the smaller part.
 
-In each round all of them take turns. Servers and clients are started once and kept. A run begins with a queue that
-has formed behind a holder. What is counted lies within a window of 0.18 s, or 0.3 s for the slow ones. So no wait can
-be longer than about that, and one that comes near it is that of a contender that was not served at all.
+In each round all of them take turns. Servers and clients are started once and kept. A run begins with a queue that has
+formed after a holder. The window of the counts is 0.18 s, or 0.3 s for the slow ones. So no wait can be longer than
+about that, and one that comes near it is that of a contender that was not served at all.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ HOLDS_MS = (0, 1)
 #: The setting that is measured on every release, and by the slow ones also with a hold.
 MIDDLE = 100
 
-#: What is spoken to from Rust: the name in the table, and the one that the program knows.
+#: The contenders in Rust: the name in the table, and the name in the program.
 IN_RUST = {
     OURS: "redislock",
     BLPOP: "blpop",

@@ -25,8 +25,8 @@ METRIC = "instructions per pair"
 BATCH_COMMANDS = 16
 BATCH_PAIRS = BATCH_COMMANDS // 2
 
-#: What the server, and the module behind its cron, do at least once a second is the machine's speed more than the pair's
-#: work: it is not counted.
+#: Work that the server, and the module in its cron, do at least once a second depends on the machine's speed more than
+#: on the pair: it is not counted.
 HOUSEKEEPING = ("serverCron", "clientsTimeProc")
 OUR_HOUSEKEEPING = "redislock::engine::sweep::look_at_queues"
 
@@ -45,7 +45,7 @@ QUIET = ("--hz", "1", "--dynamic-hz", "no")
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many pairs the two runs of a round have, and on how many keys."""
+    """The numbers of pairs in the two runs of a round, and of keys."""
 
     few: int
     many: int
@@ -66,7 +66,7 @@ def require_callgrind() -> None:
 
 
 def dumped(server: Server) -> Path:
-    """What callgrind has seen since the last look; resets its counters."""
+    """Returns callgrind's counts since the last look; resets its counters."""
     before = set(server.folder.glob("callgrind.out.*"))
     command = ["callgrind_control", "--dump", str(server.process.pid)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -125,7 +125,7 @@ def measure(
     """One release in one setting; `only` names the subjects, all if empty."""
     require_callgrind()
     with started(release, setting, *QUIET, under=CALLGRIND) as server, server.connect() as connection:
-        # What does not write costs the same in all settings.
+        # A pair without writes costs the same in all settings.
         floors = [floor()] if setting == "no persistence" else []
         subjects = [pair for pair in [*pairs(release, connection), *floors] if not only or pair.name in only]
         seen = measure_pairs(server, connection, subjects, rounds, lengths)

@@ -4,14 +4,14 @@ A fresh server for each subject. `used_memory`, which is what the server has ask
 all locks held, less what it was without any, divided by their number. So everything counts that a lock
 brings with it: its key, its value, its places in the server's tables, its place among the ends of leases.
 
-Two things would distort it. One is the buffers of the connection that loads: it is closed before the second
-look. The other is tables that grow, where an old one is kept until its last entry has moved: the second look
-waits for that. What is left is a count, which differs by less than 0.1 % from run to run, and so one round tells it.
+Two things would distort it. One is the buffers of the connection that loads: it is closed before the second look. The
+other is tables that grow, where an old one is kept until its last entry has moved: the second look waits for that. The
+result is a count, which differs by less than 0.1 % from run to run, so one round is enough.
 
 The same server takes more or less by its allocator. The C library's and the one bundled with Redis allocate in
 steps of 8 bytes, the jemalloc that Debian builds Redis 7.0 with in steps of 16.
 
-Beside them stands a module's empty value (tests/server/floor.c): what the server itself takes for a key whose value is a
+The table also has a module's empty value (tests/server/floor.c): the server's own memory for a key whose value is a
 module's. It is what a lock of no bytes would take.
 """
 
@@ -37,11 +37,12 @@ METRIC = "bytes per held lock"
 
 
 def used_memory(connection: Connection) -> int:
-    """What the server has asked its allocator for, once nobody else is connected and no table grows."""
+    """The memory that the server has requested from its allocator, once no other client is connected and no table
+    grows."""
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
     while time.monotonic() < deadline:
         is_alone = field(connection, "clients", "connected_clients") == 1
-        # Tells of a second table as long as there is one.
+        # Mentions a second table as long as there is one.
         is_growing = b"Hash table 1" in bytes(connection.call("DEBUG", "HTSTATS", 0))
         if is_alone and not is_growing:
             return field(connection, "memory", "used_memory")

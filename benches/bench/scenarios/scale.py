@@ -3,12 +3,12 @@
 One connection pings, from a process of its own, one PING after the other and at most one in 100 us (see
 benches/ping), while
 
-- the leases of a million locks end within one second: from then until the last key is gone. Beside it
-  `SET NX PX`, whose keys the server deletes when it comes to them.
-- ten thousand clients wait for one lock: it is handed over, from one to the next; then all of them
-  disconnect. Beside it clients that wait in a BLPOP for one list.
-- ten thousand clients wait for a lock each: all leases end within one second, so that all locks are handed
-  over; then, waiting again, all of them disconnect. Beside it a BLPOP each, for the disconnecting.
+- the leases of a million locks end within one second: from then until the last key is gone. For comparison `SET NX PX`,
+  whose keys the server deletes when it comes to them.
+- ten thousand clients wait for one lock: it is handed over, from one to the next; then all of them disconnect. For
+  comparison clients that wait in a BLPOP for one list.
+- ten thousand clients wait for a lock each: all leases end within one second, so that all locks are handed over; then,
+  waiting again, all of them disconnect. For comparison a BLPOP each, for the disconnecting.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ BLPOP = "BLPOP"
 #: All leases end within this time.
 SPREAD_MS = 1_000
 
-#: How long it may take, for a million, until all is taken whose leases end together; the next attempt has
-#: twice that.
+#: The limit, for a million, on the time until all locks are taken whose leases end together; the next attempt has twice
+#: that.
 LOAD_SECONDS = 3.0
 
-#: How long it may take, for the locks of `many_lines`, until every client waits; the next attempt has twice that.
+#: The limit, for the locks of `many_lines`, on the time until every client waits; the next attempt has twice that.
 QUEUE_SECONDS = 1.5
 
 SECONDS_MAX = 60.0

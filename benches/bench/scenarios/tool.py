@@ -1,10 +1,10 @@
-"""The tool, `redislock run`, beside `flock` and `etcdctl lock`: what a command under a lock costs those who start it.
+"""The tool, `redislock run`, compared with `flock` and `etcdctl lock`: the cost of running a command under a lock.
 
 - Hand-over: some dozens of processes wait for one lock, each with a connection of its own. The one that holds it ends, and
   then they run one after the other. Measured is the time from the end of one command to the start of the next. A lock of
   `flock` is one of the kernel, on one machine. etcd has one node with its defaults, which writes to the disk before it
   answers.
-- Start-up: from the start of the tool to the start of its command, where nobody wants the lock. It has the connection, the
+- Start-up: from the start of the tool to the start of its command, without contention. It has the connection, the
   grant, and the guard's fork in it.
 - Memory: what each that waits has for itself, of the tool and of its guard: shared pages are divided among those that
   share them (PSS).
@@ -37,7 +37,7 @@ STARTS, STARTS_QUICK = 20, 3
 ALONE = "nobody else wants the lock"
 P50, P99 = "hand-over p50, ms", "hand-over p99, ms"
 START, MEMORY = "start-up, ms", "memory of one that waits, MiB"
-#: How long all of them may take to queue, and to run.
+#: The limit on the time that all of them take to queue, and to run.
 PATIENCE_SECONDS = 60.0
 
 
@@ -105,7 +105,7 @@ def subjects_of(bench: Bench, stack: contextlib.ExitStack, folder: Path) -> Iter
 
 
 def blocked_at(inode: int) -> int:
-    """How many wait for the kernel's lock on this file."""
+    """The number of processes that wait for the kernel's lock on this file."""
     lines = Path("/proc/locks").read_text().splitlines()
     return sum("->" in line and f":{inode} " in line for line in lines)
 
@@ -134,7 +134,7 @@ class Stamp:
 
 
 def start(subject: Subject, stamp: Stamp, starts: int) -> dict[str, float]:
-    """How long the start of a command takes."""
+    """The time until a command starts."""
     took = []
     for _ in range(starts):
         stamp.clear()
@@ -145,7 +145,7 @@ def start(subject: Subject, stamp: Stamp, starts: int) -> dict[str, float]:
 
 
 def queue(subject: Subject, stamp: Stamp, waiters: int) -> dict[str, float]:
-    """How long the lock takes from one to the next, and what those that wait need."""
+    """The time from one holder to the next, and the memory of those that wait."""
     stamp.clear()
     # etcdctl gives its command no input of its own.
     script = ["sh", "-c", 'echo; read line < "$0"', str(stamp.gate)]

@@ -1,4 +1,4 @@
-"""Acquire and release of a lock that nobody else wants: how many pairs a second, and what they cost the server.
+"""Acquire and release of a lock without contention: the number of pairs a second, and their cost for the server.
 
 Throughput and latency are those of a machine that client and server share, and of its kernel. Most of a pair
 that is sent one command at a time is the sending. The processor time of the server is steadier.
@@ -46,7 +46,7 @@ def measure(load: Load, release: Release, setting: str, rounds: int) -> list[Fig
     figures = []
     with started(release, setting, *OPTIONS) as server:
         with server.connect() as connection:
-            # What does not write costs the same in all settings.
+            # A pair without writes costs the same in all settings.
             floors = [floor()] if setting == "no persistence" else []
             subjects = [*pairs(release, connection), *floors]
         for mode in MODES:

@@ -26,7 +26,7 @@ const MEMORY_BYTES_MAX: usize = 32 << 20;
 static ALLOCATOR: cap::Cap<std::alloc::System> = cap::Cap::new(std::alloc::System, MEMORY_BYTES_MAX);
 
 unsafe extern "C" {
-    /// In `compares.c`: the fuzzer is told of comparisons while the flag is up.
+    /// In `compares.c`: comparisons are reported to the fuzzer while the flag is up.
     fn compares_follow(flag: *const bool);
 }
 
@@ -47,7 +47,7 @@ pub fn decoder(data: &[u8]) {
     live(data, fuzz::decoder::run);
 }
 
-/// What a replica is told.
+/// The records that a replica receives.
 pub fn records(data: &[u8]) {
     live(data, fuzz::records::run);
 }

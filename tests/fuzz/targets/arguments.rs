@@ -20,7 +20,7 @@ const OWNER_BYTES: RangeInclusive<usize> = 1..=256;
 const TOKENS: RangeInclusive<u64> = 1..=TOKEN_MAX;
 const CLOCKS: RangeInclusive<u64> = 0..=TOKEN_MAX;
 
-/// The first byte says which command, under which bounds; the queues behind it are its words.
+/// The first byte chooses the command and the bounds; the queues after it are its words.
 pub(crate) fn run(data: &[u8]) {
     reading(|| read(data));
 }
@@ -184,7 +184,7 @@ fn info_of(words: &[&[u8]]) -> Option<usize> {
     }
 }
 
-/// How many words there may be is the business of the server's table of commands.
+/// The server's table of commands limits the number of words.
 fn fence_of(words: &[&[u8]]) -> Option<Option<Token>> {
     match words {
         [] => Some(None),

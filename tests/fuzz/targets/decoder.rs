@@ -10,8 +10,8 @@ use crate::lock::types::{LEASE_MS_MAX, LIMIT_MAX, Mode, OWNER_BYTES_MAX};
 
 const NAME: &[u8] = b"door";
 
-/// Reads the bytes behind the first as blocks, each behind two bytes of its length, and lets the lock that they are live.
-/// The first says how.
+/// Reads the bytes after the first as blocks, each after two bytes of its length, and lets the lock that they are
+/// live. The first says how.
 pub(crate) fn run(data: &[u8]) {
     let Some((&how, rest)) = data.split_first() else { return };
     let mut blocks = split(rest).into_iter();
@@ -61,7 +61,7 @@ fn check(saved: &SavedLock) {
     }
 }
 
-/// What was read is written with the same bytes, wherever a block ends: there is one way to say it.
+/// A lock is written with the bytes that it was read from, wherever a block ends: its encoding is unique.
 fn check_written(saved: &SavedLock, taken: &[&[u8]]) {
     let mut written = Vec::new();
     write(NAME, Some(saved), |block| written.push(block.to_vec()));

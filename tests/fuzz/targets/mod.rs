@@ -1,7 +1,7 @@
-//! What fuzzing lets bytes do. Each target takes any bytes, and panics if what comes of them is wrong.
+//! The targets of fuzzing. Each target takes any bytes, and panics if what comes of them is wrong.
 //!
-//! * `decoder`: the bytes are the blocks of a payload. What is read of them is a lock, is written as it was read,
-//!   and comes to its end on a server.
+//! * `decoder`: the bytes are the blocks of a payload. They are read as a lock, which is written as it was read, and
+//!   lives to its end on a server.
 //! * `arguments`: the words of a command. They are read as a grammar says that is written once more, or refused in
 //!   one line.
 //! * `records`: the queues of a replication stream or an append-only file. No lock breaks a rule, and a snapshot and a
@@ -21,7 +21,7 @@ mod replica;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether what is compared now are bytes of the input: a fuzzer looks at that, to find bytes that are worth a try.
+/// True while bytes of the input are compared: a fuzzer watches that, to find bytes that are worth a try.
 pub(crate) static IS_READING: AtomicBool = AtomicBool::new(false);
 
 /// Reads a part of the input.

@@ -1,4 +1,4 @@
-//! What a replica, or a server that replays its append-only file, is told: commands, line by line.
+//! The input of a replica, or of a server that replays its append-only file: commands, line by line.
 //!
 //! ```text
 //! A key owner PX ms ...     LOCK.ACQUIRE            P key HOLD token ms owner ...   LOCK.APPLY
@@ -82,7 +82,7 @@ fn acquire(replica: &mut Replica, key: &[u8], words: &[&[u8]]) -> Option<()> {
     Some(())
 }
 
-/// What an owner holds.
+/// The hold of an owner.
 fn own(replica: &Replica, key: &[u8], owner: &[u8]) -> Option<SavedHold> {
     replica.saved(key)?.holds.into_iter().find(|hold| *hold.owner == *owner)
 }

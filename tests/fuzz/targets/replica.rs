@@ -1,4 +1,5 @@
-//! A server with a table, a keyspace and a clock, which is told facts like a replica and then decides like a primary.
+//! A server with a table, a keyspace and a clock, which applies records like a replica and then decides like a
+//! primary.
 //!
 //! It does what the edge does, in its order, and compares what it has with what a snapshot and a rewritten
 //! append-only file would bring back.
@@ -44,7 +45,7 @@ impl Replica {
         self.keys.get(name).map_or(Existing::Nothing, |&id| Existing::Lock(id))
     }
 
-    /// What a snapshot says of the key.
+    /// The content of the key in a snapshot.
     pub(super) fn saved(&self, name: &[u8]) -> Option<SavedLock> {
         self.keys.get(name).and_then(|&id| self.table.save(self.now.boot, id))
     }
@@ -209,12 +210,12 @@ impl Replica {
         self.pump();
     }
 
-    /// G3: when every lease and every wait is over, and every connection closed, nothing is left but empty locks.
+    /// G3: when every lease and every wait has ended, and every connection closed, nothing is left but empty locks.
     pub(super) fn let_all_end(&mut self) {
         for _ in 0..3 {
             self.pass_ms(LEASE_MS_MAX + 2);
             self.pump();
-            // What these kept alive runs from here.
+            // The leases that these kept alive run from here.
             for client in 1..=self.clients {
                 self.table.disconnected(self.now.boot, ClientId(client));
             }
@@ -235,7 +236,7 @@ impl Replica {
         }
     }
 
-    /// G13: a snapshot, and an append-only file that is written anew, bring back the same locks.
+    /// G13: a snapshot, and a rewritten append-only file, bring back the same locks.
     pub(super) fn check_copies(&self) {
         let (mut loaded, mut replayed) = (Self::default(), Self::default());
         for name in self.keys.keys() {
