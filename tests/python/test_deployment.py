@@ -104,10 +104,10 @@ def test_a_service_that_starts_again_keeps_what_sentinel_has_written(start_serve
 
 
 @pytest.mark.once
-def test_the_settings_of_the_container_are_those_that_readme_recommends_for_payments():
+def test_the_settings_of_the_container_are_those_that_the_page_recommends_for_payments():
     shown = dict(re.findall(r"^redislock\.([a-z-]+) (\w+)$", (CONTAINER / "redis.conf").read_text(), re.MULTILINE))
     assert shown == {"quarantine": "30000", "group-size": "3", "confirm": "majority"}
-    text = " ".join((ROOT / "README.md").read_text().split())
+    text = " ".join((ROOT / "docs" / "how-to" / "payments.md").read_text().split())
     assert all(f"`redislock.{name} {value}`" in text for name, value in shown.items())
 
 

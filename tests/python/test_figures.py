@@ -46,8 +46,8 @@ def test_figures_can_be_read_in_the_dark_and_by_ear(path):
     tree = ElementTree.fromstring(text)
     title, told = (tree.find(f"{{http://www.w3.org/2000/svg}}{name}").text for name in ("title", "desc"))
     assert len(told) > len(title) > 20
-    pages = [page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]]
-    shown = [alt for page in pages for alt in re.findall(rf"!\[(.*?)\]\((?:docs/)?figures/{path.name}\)", page)]
+    pages = [page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]]
+    shown = [alt for page in pages for alt in re.findall(rf"!\[(.*?)\]\([\w./-]*figures/{path.name}\)", page)]
     assert shown and set(shown) == {title}
 
 
