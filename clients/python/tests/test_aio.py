@@ -421,6 +421,7 @@ def test_a_lease_that_is_over_behind_the_end_of_the_event_loop_is_lost(server: A
     hold = asyncio.run(take())
     time.sleep(0.4)
     assert hold.lost == "deadline"
+    eventually(lambda: server.info("redislock")["redislock_holds"] == "0", "the server ends it, too")
 
 
 async def is_free(client: redis.asyncio.Redis, name: str) -> None:

@@ -94,6 +94,16 @@ class Core(Keeper):
                 hold._watch_at = clock()
                 self.keeper._alarm(hold)
 
+    def look_around(self, changed: bytes | None) -> None:
+        """Looks at the clock again, which a test has moved, and at what has changed."""
+        if self._timer is not None:
+            self._nap()
+        if changed is not None:
+            self._on_change([changed])
+        for line in self._lines.values():
+            for waiter in line.waiters:
+                waiter.turn.set()
+
     # Acquiring.
 
     async def acquire(self, wanted: Wanted, wait: float | None, began: float) -> Grant:

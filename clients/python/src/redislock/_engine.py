@@ -72,7 +72,8 @@ _background: _Background | None = None
 _guard = threading.RLock()
 
 
-def _the_background() -> _Background:
+def the_background() -> _Background:
+    """The event loop of the process, which is made at its first use."""
     global _background
     with _guard:
         if _background is None:
@@ -123,7 +124,7 @@ class Engine:
     def __init__(self, settings: Settings | list[Settings], hooks: _hooks.Hooks) -> None:
         self.pid = os.getpid()
         _engines.add(self)
-        self.background = _the_background()
+        self.background = the_background()
         self.pool: Pool | None = None
         self.busy = _Busy()
         loop = self.background.loop

@@ -23,6 +23,8 @@ logger = logging.getLogger("redislock")
 _NEVER = math.inf
 #: What a forked child has inherited. It is kept, for to end it would harm the parent.
 inherited: list[object] = []
+#: All keepers of the process: for tests that move the clock.
+keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 #: What is said of a hold that was forgotten: it may be the first that its user hears of it.
 _FORGOTTEN = (
     "the hold of %s was forgotten: nothing refers to it any more, so it is renewed no more and ends with its lease. "
@@ -58,6 +60,7 @@ class Keeper(ABC):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hooks: _hooks.Hooks) -> None:
         self.loop, self.hooks, self.pid = loop, hooks, os.getpid()
+        keepers.add(self)
         self._kept: dict[int, _Kept] = {}
         #: Holds that last although nothing else may refer to them.
         self.pinned: dict[BaseHold, None] = {}

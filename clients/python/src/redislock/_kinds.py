@@ -85,7 +85,7 @@ class Kinds(Local, ABC, Generic[L]):
         self.lease, self.hooks = lease, hooks or _hooks.Hooks()
         found = settings_of_all(client) if self._is_group else [settings_of(client)]
         for each in found:
-            if each.login.is_async != self._is_async:
+            if each.login.is_async not in (None, self._is_async):
                 kind, other = ("an asyncio", "Locks") if self._is_async else ("a blocking", "AsyncLocks")
                 raise TypeError(
                     f"{type(self).__name__} takes {kind} client of redis-py or valkey-py; {other} takes the other"

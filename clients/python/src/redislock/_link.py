@@ -140,7 +140,9 @@ class Link(asyncio.Protocol):
 
     async def _open(self, address: Address, login: Login) -> None:
         host, port = address
-        if port == 0:
+        if login.door is not None:
+            login.door.attach(self)
+        elif port == 0:
             await self._loop.create_unix_connection(lambda: self, host)
         else:
             name = host if login.tls is not None else None
@@ -268,6 +270,8 @@ class BlockingLink:
     @staticmethod
     def _open(address: Address, login: Login, timeout: float) -> socket.socket:
         host, port = address
+        if login.door is not None:
+            return cast(socket.socket, login.door.socket())
         if port == 0:
             opened = socket.socket(socket.AF_UNIX)
             opened.settimeout(timeout)

@@ -31,7 +31,9 @@ class Login:
     timeout: float = ATTEMPT
     name: str = "redislock"
     #: Whether it is that of an asyncio client, which asks its provider without blocking.
-    is_async: bool = False
+    is_async: bool | None = False
+    #: The server in this process that stands in for one (redislock.testing); None where there is a network.
+    door: Any = None
 
     def handshake(self) -> list[Command]:
         """The commands that come first on a connection."""
@@ -72,6 +74,8 @@ class Settings:
 
 def settings_of(client: Any) -> Settings:
     """The settings of a client: Redis, Valkey, RedisCluster, ValkeyCluster, or what Sentinel.master_for gives."""
+    if isinstance(known := getattr(client, "redislock_settings", None), Settings):
+        return known
     if hasattr(client, "nodes_manager"):
         return _of_cluster(client)
     pool = getattr(client, "connection_pool", None)
