@@ -23,9 +23,9 @@ impl Core {
     pub(crate) fn abandon(self: &Arc<Self>, wanted: &Arc<Wanted>, token: Option<i64>) {
         for name in &wanted.names {
             let command = wanted.release(name, token);
-            let sent = self.servers.ready(name).map(|link| send_now(link, command.clone()));
+            let sent = self.servers.ready(name).map(|link| send_now(link, command));
             let key = wanted.release(name, None).get_packed_command();
-            let again = self.clone().give_up(wanted.clone(), name.clone(), command);
+            let again = self.clone().give_up(wanted.clone(), name.clone(), token);
             let errand = Arc::new(Errand {
                 wanted: wanted.clone(),
                 has_token: token.is_some(),
@@ -44,9 +44,10 @@ impl Core {
     }
 
     /// What was sent and not answered may still arrive: so it is given up a little later, and again.
-    async fn give_up(self: Arc<Self>, wanted: Arc<Wanted>, name: Vec<u8>, command: Cmd) {
+    async fn give_up(self: Arc<Self>, wanted: Arc<Wanted>, name: Vec<u8>, token: Option<i64>) {
         let (began, mut pause) = (Moment::now(), 2 * LONGEST_PAUSE);
         while began.age() < wanted.lease.min(3 * PATIENCE) {
+            let command = wanted.release(&name, token); // for what is left now of the time for which it stays taken
             let asked = self.servers.request(Ask::new(&name, &command, Moment::now() + PATIENCE)).await;
             if self.keeper.is_closing() || (asked.is_ok() && !wanted.is_doubtful()) {
                 return;

@@ -21,8 +21,7 @@ use crate::line::{Lines, May, Place};
 use crate::link::{Before, Failure, lock};
 use crate::request::{Answer, Ask, Failed};
 use crate::rules::{
-    ASKS_IN_KEEP, ATTEMPT, FIRST_LEASE, KEEP, LONG, PAUSE, POLL, PROBE, Step, WAIT_MARGIN, judge,
-    longest_wait, sure,
+    ASKS_IN_KEEP, ATTEMPT, KEEP, LONG, PAUSE, POLL, PROBE, Step, WAIT_MARGIN, judge, longest_wait, sure,
 };
 use crate::servers::{Servers, Topology, back_off};
 use crate::wanted::{Line, Wanted, fence, release_nothing};
@@ -183,7 +182,7 @@ impl Core {
             }
             self.tell_of_waiting(wanted, times);
             times += 1;
-            lease = lease.min(FIRST_LEASE);
+            lease = wanted.first_lease;
             self.sleep_in_line(&place, times, patience).await;
         }
     }
@@ -318,7 +317,7 @@ impl Core {
     /// network may have swallowed the grant, or the request.
     async fn block(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Blocked, Error> {
         let shared = || self.servers.ready(wanted.name()).map(|link| link.number);
-        let (asked_over, lease) = (shared(), wanted.lease.min(FIRST_LEASE));
+        let (asked_over, lease) = (shared(), wanted.first_lease);
         let most = patience.left().min(*lock(&self.longest_block));
         let linking = timeout(patience.left().min(2 * ATTEMPT), self.servers.own_link(wanted.name())).await;
         let Ok(Ok((link, address))) = linking else { return Ok(Blocked::Broken) };

@@ -191,6 +191,8 @@ impl Engine {
             let text = format!("lease must be {left:?} or less, not {lease:?}: max_hold bounds this hold");
             return Err(Error::invalid(text));
         }
+        let asked = lease;
+        let lease = lease.map(|lease| lease.max(held.wanted.parked()).min(left));
         let Some(lease) = lease.or_else(|| held.renewed_lease()) else {
             return Ok(()); // the hold is about to be over
         };
@@ -206,6 +208,9 @@ impl Engine {
         let result = match renewed {
             Ok(Some(sent)) => {
                 held.count_from(sent, lease);
+                if let Some(asked) = asked {
+                    held.times().next = asked;
+                }
                 Ok(())
             }
             Ok(None) => {

@@ -238,13 +238,17 @@ impl Error {
     }
 
     /// Translates an error of a request with this lease: the server says in other words which leases are too long.
-    pub(crate) fn of_lease(self, lease: Duration) -> Self {
+    pub(crate) fn of_lease(self, lease: Duration, min_hold: Option<Duration>) -> Self {
         let Self::ServerRefused { message } = &self else { return self };
         let Some(most) = longest_lease(message) else { return self };
         // The error does not tell which of the two it is.
         let bound =
             "redislock.max-lease of the server, or its redislock.quarantine if that is set and shorter";
-        Self::invalid(format!("lease must be from {SHORTEST_LEASE:?} to {most:?} ({bound}), not {lease:?}"))
+        let (what, asked) = match min_hold.filter(|least| *least > lease) {
+            Some(least) => ("lease (or min_hold)", least),
+            None => ("lease", lease),
+        };
+        Self::invalid(format!("{what} must be from {SHORTEST_LEASE:?} to {most:?} ({bound}), not {asked:?}"))
     }
 
     /// Whether it may well be over by itself: a request that can wait tries again.
@@ -364,7 +368,7 @@ mod tests {
     fn a_lease_that_is_too_long_is_told_with_its_range() {
         let text = "ERR PX must be an integer from 1 to 3600000 (milliseconds)";
         assert_eq!(
-            Error::from_reply(text).of_lease(Duration::from_secs(7200)).to_string(),
+            Error::from_reply(text).of_lease(Duration::from_secs(7200), None).to_string(),
             "lease must be from 100ms to 3600s (redislock.max-lease of the server, \
              or its redislock.quarantine if that is set and shorter), not 7200s"
         );

@@ -39,6 +39,8 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Times {
     pub(crate) lease: Duration,
+    /// What renewals ask for, unless the lock has to stay taken for longer.
+    pub(crate) next: Duration,
     pub(crate) deadline: Moment,
     pub(crate) renew_at: Moment,
     pub(crate) watch_at: Moment,
@@ -73,7 +75,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn new(grant: Grant, renews: bool, max_hold: Option<Duration>) -> Self {
+    pub(crate) fn new(grant: Grant, next: Duration, renews: bool, max_hold: Option<Duration>) -> Self {
         let (lease, granted_at) = (grant.wanted.lease, Moment::now());
         let (deadline, renew_at, watch_at) = (Moment::NEVER, Moment::NEVER, granted_at + WATCH_AFTER);
         let over_at = max_hold.map_or(Moment::NEVER, |most| grant.sent + most);
@@ -88,6 +90,7 @@ impl Held {
             is_given_up: AtomicBool::default(),
             times: Mutex::new(Times {
                 lease,
+                next,
                 deadline,
                 renew_at,
                 watch_at,
@@ -132,6 +135,7 @@ impl Held {
     pub(crate) fn may_count_from(&self, sent: Moment, lease: Duration) {
         let mut times = self.times();
         times.lease = times.lease.min(lease);
+        times.next = times.next.min(lease);
         times.deadline = times.deadline.min(sent + sure(lease));
         if times.renew_at != Moment::NEVER {
             times.renew_at = times.renew_at.min(sent + renewal(lease));
@@ -157,7 +161,8 @@ impl Held {
 
     /// The lease that a renewal asks for by itself: the last one is cut to what is left. `None`: there is no time for one.
     pub(crate) fn renewed_lease(&self) -> Option<Duration> {
-        Some(self.lease().min(self.longest_left())).filter(|lease| *lease >= SHORTEST_LEASE)
+        let lease = self.times().next.max(self.wanted.parked());
+        Some(lease.min(self.longest_left())).filter(|lease| *lease >= SHORTEST_LEASE)
     }
 
     /// Until when a renewal for this lease may be asked for: a later one could end too late.

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::{Cause, Error, Loss};
 use crate::held::{End, Held};
@@ -111,7 +112,7 @@ impl Hold {
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.check()?;
         check_lease(lease)?;
-        self.engine.renew(&self.held, Some(lease)).await.map_err(|error| error.of_lease(lease))?;
+        self.engine.renew(&self.held, Some(lease)).await.map_err(|error| error.of_lease(lease, None))?;
         self.check().map(drop) // it may have ended meanwhile
     }
 }
@@ -143,6 +144,13 @@ impl Guard {
         let held = Arc::new(held);
         engine.keeper.keep(&held);
         Self { hold: Hold { engine, held } }
+    }
+
+    /// Keeps the lock taken for this time from now, whatever happens to the hold.
+    pub(crate) fn park(&self, least: Option<Duration>) {
+        if let Some(least) = least {
+            self.hold.held.wanted.park(Moment::now() + least);
+        }
     }
 
     /// A view of what is held, for others.

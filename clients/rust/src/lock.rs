@@ -10,6 +10,7 @@ use crate::engine::{Engine, Settings};
 use crate::error::Error;
 use crate::held::Held;
 use crate::hold::{Guard, Hold};
+use crate::rules::FIRST_LEASE;
 use crate::wanted::{Kind, SHORTEST_LEASE, Wanted, check_lease, listed, new_owner};
 
 /// A lock, or several, and how it is to be taken. Taking it does not use it up: each
@@ -24,12 +25,14 @@ pub struct Lock {
     wait: Option<Duration>,
     renews: bool,
     max_hold: Option<Duration>,
+    min_hold: Option<Duration>,
     owner: Option<Vec<u8>>,
 }
 
 impl Lock {
     pub(crate) fn new(engine: Arc<Engine>, names: Vec<Vec<u8>>, kind: Kind, lease: Duration) -> Self {
-        Self { engine, names, kind, lease, wait: None, renews: true, max_hold: None, owner: None }
+        let (max_hold, min_hold) = (None, None);
+        Self { engine, names, kind, lease, wait: None, renews: true, max_hold, min_hold, owner: None }
     }
 
     /// How long the server holds the lock unless it is renewed: 100 ms or more. The longest is its `redislock.max-lease` (an
@@ -58,6 +61,15 @@ impl Lock {
         self
     }
 
+    /// How long the lock stays taken from its grant at least, 100 ms or more, whatever happens to its holder: the server
+    /// keeps it. A release before that ends the hold, and leaves the lock taken for the rest. A job that is to run once a
+    /// minute on any machine uses [`try_acquire`](Self::try_acquire) with 50 seconds of it. Not for readers, nor for
+    /// independent servers. Default: not at all.
+    pub fn min_hold(mut self, least: Duration) -> Self {
+        self.min_hold = Some(least);
+        self
+    }
+
     /// The owner that holds, in place of the label and a UUID: 1 to 256 bytes, and not `*`.
     ///
     /// Requests of the same owner are one and the same for the server, so use it for one task. The task then never waits
@@ -73,10 +85,32 @@ impl Lock {
         if let Some(most) = self.max_hold.filter(|most| *most < SHORTEST_LEASE) {
             return Err(Error::invalid(format!("max_hold must be {SHORTEST_LEASE:?} or more, not {most:?}")));
         }
-        let lease = self.lease.min(self.max_hold.unwrap_or(self.lease));
+        self.check_min_hold()?;
+        let lease = self.renewed_lease().max(self.min_hold.unwrap_or_default());
         let Settings { label, prefix, .. } = &self.engine.settings;
         let owner = self.owner.clone().unwrap_or_else(|| new_owner(label));
-        Wanted::new(self.names.clone(), prefix.len(), self.kind, lease, owner)
+        let mut wanted = Wanted::new(self.names.clone(), prefix.len(), self.kind, lease, owner)?;
+        wanted.first_lease = lease.min(FIRST_LEASE.max(self.min_hold.unwrap_or_default()));
+        Ok(wanted)
+    }
+
+    /// What renewals ask for.
+    fn renewed_lease(&self) -> Duration {
+        self.lease.min(self.max_hold.unwrap_or(self.lease))
+    }
+
+    fn check_min_hold(&self) -> Result<(), Error> {
+        let Some(least) = self.min_hold else { return Ok(()) };
+        let what = match self.max_hold.filter(|most| *most < least) {
+            _ if least < SHORTEST_LEASE => format!("must be {SHORTEST_LEASE:?} or more, not {least:?}"),
+            Some(most) => format!("must be max_hold ({most:?}) or less, not {least:?}"),
+            None if self.kind == Kind::Shared || self.engine.is_group() => {
+                "is for locks of one owner and for semaphores, not for readers or independent servers"
+                    .to_owned()
+            }
+            None => return Ok(()),
+        };
+        Err(Error::invalid(format!("min_hold {what}")))
     }
 
     /// Refuses what could never be taken, and what is not called in a runtime.
@@ -112,10 +146,14 @@ impl Lock {
                 keeper.tell(|hooks| hooks.timed_out(&name, began.age()));
             }
         });
-        let grant = granted.map_err(|error| error.of_lease(self.lease))?;
+        let grant = granted.map_err(|error| error.of_lease(self.lease, self.min_hold))?;
         keeper.tell(|hooks| hooks.granted(&name, began.age()));
-        let guard = Guard::new(self.engine.clone(), Held::new(grant, self.renews, self.max_hold));
+        let guard = Guard::new(
+            self.engine.clone(),
+            Held::new(grant, self.renewed_lease(), self.renews, self.max_hold),
+        );
         guard.check()?; // the reply may have taken as long as the lease, and no time is left
+        guard.park(self.min_hold);
         Ok(guard)
     }
 

@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::process;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use redis::Cmd;
 use uuid::Uuid;
 
+use crate::clock::Moment;
 use crate::error::Error;
-use crate::rules::{NOBODYS, milliseconds};
+use crate::rules::{FIRST_LEASE, NOBODYS, milliseconds};
 
 /// The shortest lease: it leaves time for a renewal, and a shorter one is most likely meant in other units.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
@@ -105,7 +106,11 @@ pub(crate) struct Wanted {
     pub(crate) prefix: usize,
     pub(crate) kind: Kind,
     pub(crate) lease: Duration,
+    /// What a request asks for that has waited.
+    pub(crate) first_lease: Duration,
     pub(crate) owner: Vec<u8>,
+    /// Until when the lock stays taken, whatever happens to its holder.
+    parked_until: OnceLock<Moment>,
     /// Whether a request went unanswered: it may reach the server late.
     doubtful: AtomicBool,
     /// Whether the latest request is on its way, or was granted.
@@ -154,7 +159,8 @@ impl Wanted {
 
     fn of(names: Vec<Vec<u8>>, prefix: usize, kind: Kind, lease: Duration, owner: Vec<u8>) -> Self {
         let [doubtful, grantable, sent] = <[AtomicBool; 3]>::default();
-        Self { names, prefix, kind, lease, owner, doubtful, grantable, sent }
+        let (first_lease, parked_until) = (lease.min(FIRST_LEASE), OnceLock::new());
+        Self { names, prefix, kind, lease, first_lease, owner, parked_until, doubtful, grantable, sent }
     }
 
     /// The first name, by which the server is found.
@@ -239,8 +245,24 @@ impl Wanted {
         command
     }
 
-    /// Gives up the hold; without a token, the place in line too.
+    /// Keeps the lock taken until then: a release before only ends the hold.
+    pub(crate) fn park(&self, until: Moment) {
+        self.parked_until.get_or_init(|| until);
+    }
+
+    /// For how long the lock has to stay taken, in whole milliseconds.
+    pub(crate) fn parked(&self) -> Duration {
+        let left = self.parked_until.get().map_or(Duration::ZERO, |until| until.left());
+        Duration::from_millis(u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
+    }
+
+    /// Gives up the hold; without a token, the place in line too. While the lock has to stay taken, its lease is cut to
+    /// that.
     pub(crate) fn release(&self, name: &[u8], token: Option<i64>) -> Cmd {
+        let parked = self.parked();
+        if let Some(token) = token.filter(|token| *token != NOBODYS && !parked.is_zero()) {
+            return self.renew(name, parked, "TOKEN", token);
+        }
         let mut command = redis::cmd("LOCK.RELEASE");
         command.arg(name).arg(&self.owner);
         if let Some(token) = token {
