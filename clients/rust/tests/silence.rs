@@ -241,16 +241,16 @@ async fn the_longest_hold_is_not_exceeded_in_an_outage_nor_by_an_extension() {
     let server = Server::start();
     let door = Door::to(&server);
     let lock = door.locks().lock("k").lease(6 * SECOND).max_hold(3 * SECOND);
-    let (began, guard) = (Instant::now(), lock.acquire().await.unwrap());
+    let guard = lock.acquire().await.unwrap();
     let refused = guard.extend(10 * SECOND).await.unwrap_err();
     assert!(matches!(refused, Error::Invalid { .. }), "{refused:?}");
     sleep(SECOND).await;
     // The renewal that is due at two seconds would be answered at four or five.
     door.shut(true);
     sleep(3 * SECOND + SECOND / 2).await;
+    assert_eq!(guard.loss(), Some(Loss::MaxHold), "it is over before a server can answer");
     door.shut(false);
     assert_eq!(guard.lost().await, Some(Loss::MaxHold));
-    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
