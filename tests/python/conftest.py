@@ -66,19 +66,19 @@ ASKS = {"IS_VALKEY": IS_VALKEY, "RELEASE": RELEASE, "WAYS": WAYS, "at_least": at
 
 
 def is_ours(item):
-    """Whether a test runs on this one of the servers that share them out."""
+    """Returns whether a test runs on this one of the servers that share the tests."""
     name = item.nodeid.rpartition("/")[2]
     asks = any(vars(item.module).get(asked) is answer for asked, answer in ASKS.items())
     return asks or crc32(os.fsencode(name)) % PARTS == PART
 
 
 def runs_once(item):
-    """Whether a test says nothing about the server."""
+    """Returns whether a test does not depend on the server."""
     return item.path.stem in TOOLS or item.get_closest_marker("once") is not None
 
 
 def has_server(item):
-    """Whether a test has a server to say something about."""
+    """Returns whether a test depends on a server."""
     return not SERVERS.isdisjoint(item.fixturenames) or item.get_closest_marker("own_server") is not None
 
 
@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 class SharedServer:
-    """The server of a worker, started anew only if a test has killed it."""
+    """The server of a worker, restarted only if a test has killed it."""
 
     def __init__(self):
         self.server = None
@@ -133,7 +133,7 @@ class SharedServer:
         server.admin("FLUSHALL")
         if server.info("redislock")["redislock_waiters"] != "0":
             give_up_places(server)
-        # What a flush breaks may be noticed, and told as events, a moment later.
+        # The holds that a flush breaks may be noticed, and published as events, a moment later.
         eventually(
             lambda: server.info("redislock")["redislock_locks"] == "0",
             "the locks of the test are gone",

@@ -15,7 +15,7 @@ MAX = 2**53 - 1
 LEASE_MS = "1 to 3600000"
 LEASE_SECONDS = "1 to 3600"
 
-# What is not an integer from 0 to 2^53 - 1, in the one spelling that is accepted.
+# Words that are not an integer from 0 to 2^53 - 1, in the one spelling that is accepted.
 NOT_A_NUMBER = [
     "", " ", "-1", "-0", "+1", "01", "00", " 1", "1 ", "1.0", "1.5", "1e3", "0x10",
     "abc", "1a", "١", "1\0", "1_000", "1,000", "inf", "nan", "--1",
@@ -217,12 +217,12 @@ def recorded():
 
 
 def recorded_bytes(server):
-    """How much has been written to the append-only file."""
+    """The number of bytes written to the append-only file."""
     return int(server.info("persistence")["aof_current_size"])
 
 
 def what_is_there(server, cli):
-    """What a command that is refused leaves as it is; a lease may only have become shorter."""
+    """The state that a refused command must leave unchanged; a lease may only have become shorter."""
     return snapshot(cli, "door"), cli("DBSIZE"), cli("DEBUG DIGEST"), recorded_bytes(server)
 
 

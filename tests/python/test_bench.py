@@ -27,8 +27,8 @@ def hand_overs(subject, *values, server="Redis 7.0.15"):
 
 
 def test_the_module_has_a_function_of_the_name_that_is_not_counted():
-    """Callgrind says nothing of a name that is not there, and counts all. Where there was none, the cost of an acquire grew
-    with waiters, but where the cron came between alone."""
+    """Callgrind says nothing of a name that is not there, and counts all. Without such a name, the cost of an acquire
+    grew with waiters, but only where the cron came in between."""
     symbols = subprocess.run(["nm", "--demangle", MODULE], check=True, capture_output=True, text=True).stdout
     assert f" {OUR_HOUSEKEEPING}" in symbols
 

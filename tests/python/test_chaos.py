@@ -190,7 +190,7 @@ def test_tokens_of_redlock_are_compared_within_one_lock_only():
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
-    """What sets the wall clocks of servers."""
+    """The library that sets the wall clocks of servers."""
     return wall_clock.build(tmp_path_factory.mktemp("wall_clock"))
 
 
@@ -282,7 +282,7 @@ def test_a_server_whose_file_has_a_hole_comes_back_without_it(start_server, libr
 
 
 def written(node):
-    """What becomes of some bytes."""
+    """The outcome of a write of some bytes."""
     try:
         return node.admin("SET", "x", "y" * 1000)
     except ServerError as error:

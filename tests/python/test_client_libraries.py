@@ -1,7 +1,7 @@
-"""How client libraries go on by themselves (docs/commands/acquire.md).
+"""Retries and reconnects of client libraries (docs/commands/acquire.md).
 
-A library that repeats a request with BLOCK begins its wait anew, and its user is told late, by an error of
-the connection. Without retries and with a patience longer than the wait, nil comes in time.
+A library that repeats a request with BLOCK restarts its wait, and its user is notified late, by an error of the
+connection. Without retries and with a patience longer than the wait, nil comes in time.
 """
 
 import time
@@ -14,7 +14,7 @@ BLOCK_MS, WAIT_SECONDS = 400, 0.4
 
 
 def connections_of(server):
-    """How many connections there have been. (Not all servers count a command whose client went while it waited.)"""
+    """The number of connections so far. (Not all servers count a command whose client went while it waited.)"""
     return int(server.info("stats")["total_connections_received"])
 
 

@@ -1,4 +1,4 @@
-"""What drivers for clusters need, and what they do with LOCK.HELDBY, which names no key (SECURITY.md).
+"""The needs of drivers for clusters, and their handling of LOCK.HELDBY, which names no key (SECURITY.md).
 
 redis-py's RedisCluster, and ioredis' Cluster by drivers/cluster.js: scripts/prepare installs both.
 """
@@ -24,7 +24,7 @@ CACHE = Path(
 )
 (RECIPE,) = re.findall(r"^ACL SETUSER cluster-app .*$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
 PASSWORD = re.search(r">(\S+)", RECIPE).group(1)
-#: What the recipe allows beside locks, and which driver cannot do without.
+#: The further rights of the recipe, and the drivers that need each.
 NEEDED = {
     "+cluster|slots": {"redis-py", "ioredis"},
     "+asking": {"redis-py", "ioredis"},

@@ -16,12 +16,12 @@ pytestmark = [
     pytest.mark.skipif(VALGRIND, reason="many servers at once, which watch each other's time"),
 ]
 
-#: How a replica is told to take over: with its primary, without it, and without anybody.
+#: The ways in which a replica takes over: with its primary, without it, and without a vote.
 WAYS = ["", "FORCE", "TAKEOVER"]
 
 
 def test_holds_go_on_and_waiters_are_told_however_roles_change(start_server):
-    # G2, G3, G7, G13; Valkey 9 does not tell the waiters of a module by itself
+    # G2, G3, G7, G13; Valkey 9 does not notify the waiters of a module unprompted
     cluster = Shards(start_server)
     scenes = [Scene(shard.primary, key=shard.key, short_ms=6000) for shard in cluster.shards]
     for shard, way in zip(cluster.shards, WAYS):

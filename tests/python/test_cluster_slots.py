@@ -1,7 +1,7 @@
 """Locks of all kinds whose slot moves to another node (CONTRACT 4, CONTRACT 5).
 
-Holders keep owner, token, count and lease; waiters are sent on; nobody is granted twice
-(G1, G7, G12). Both ways: keys one by one, and the server's own move of a whole slot.
+Holders keep owner, token, count and lease; waiters are sent on; no lock is granted twice (G1, G7, G12). Both ways: keys
+one by one, and the server's own move of a whole slot.
 """
 
 import time
@@ -219,7 +219,7 @@ def test_all_waiters_of_a_slot_that_moves_are_redirected(cluster, way):
 
 @by_all_ways
 def test_waiters_are_redirected_where_no_key_is_yet(cluster, way):
-    # CONTRACT 4, G7: nothing is deleted here that could tell of the move
+    # CONTRACT 4, G7: no deletion here can reveal the move
     node = cluster.nodes[0]
     source, target = node.connect(), cluster.nodes[1].connect()
     take(source, "{b}door", "h")
@@ -246,7 +246,7 @@ def test_a_request_for_several_is_not_granted_when_one_of_them_has_gone(cluster)
     assert both.waits()
     cluster.carry("{b}1")
     redirected(both)
-    # What is still here is still handed on here.
+    # A lock that is still here is still handed on here.
     release(source, "{b}2", "h")
     assert isinstance(behind.answer(), int)
     assert owners_of(source, "{b}2") == ["behind"]
@@ -382,7 +382,7 @@ def test_nobody_is_granted_in_a_cluster_that_is_down_though_it_allows_reads(star
         node.admin("LOCK.ACQUIRE door carol PX 60000")
     with pytest.raises(ServerError) as refusal:
         bob.answer()
-    # Redis turns its waiters away itself, if it comes by before the lease is over.
+    # Redis rejects its waiters itself, if it comes by before the lease has expired.
     assert refusal.value.code in ("TRYAGAIN", "CLUSTERDOWN")
 
 
@@ -395,13 +395,13 @@ def test_heldby_tells_of_this_node_only(cluster):
 
 
 def ticks(server):
-    """How often its append-only file says how far the tokens are."""
+    """The number of records of the token clock in its append-only file."""
     return sum(path.read_bytes().count(b"LOCK.TICK") for path in (server.directory / "appendonlydir").glob("*.aof"))
 
 
 @pytest.mark.skipif(not IS_VALKEY or WAYS == ["by hand"], reason="only there slots leave as a whole")
 def test_nothing_without_a_key_is_written_while_slots_leave(start_server):
-    # Valkey 9.1 may give up the move if a module does, by flags that nobody has set.
+    # Valkey 9.1 may give up the move if a module does, by uninitialised flags.
     cluster = Cluster(start_server, "--appendonly", "yes")
     source, slot = cluster.nodes[0], cluster.slot("{b}door")
     take(source.admin, "{b}door", "alice", lease_ms=600_000)
@@ -426,12 +426,12 @@ def test_nothing_without_a_key_is_written_while_slots_leave(start_server):
 
 
 def state_of_move(node):
-    """How far the newest move of slots from here is."""
+    """The state of the newest move of slots from here."""
     newest, *_ = node.admin("CLUSTER", "GETSLOTMIGRATIONS")
     return dict(zip(newest[::2], newest[1::2]))["state"]
 
 
-# What is counted and published of a move
+# The counters and events of a move
 
 
 def event_listener(node):
@@ -453,7 +453,7 @@ def heard(listener):
 
 @by_all_ways
 def test_a_lock_that_moves_is_neither_broken_nor_acquired(cluster, way):
-    # G15: it goes on, and nobody is to be told of it; the alert of MONITORING is for locks that were broken
+    # G15: it continues, and no event is published; the alert of MONITORING is for locks that were broken
     clients = [node.connect() for node in cluster.nodes]
     fill(clients[0])
     for holder in range(70):
@@ -467,7 +467,7 @@ def test_a_lock_that_moves_is_neither_broken_nor_acquired(cluster, way):
     assert [heard(listener) for listener in listeners] == [[], []]
     assert [count(client, "broken") for client in clients] == [0, 0]
     assert not [node for node in cluster.nodes if "broken from outside" in node.log_text()]
-    # One that is deleted there is broken as ever.
+    # A lock that is deleted there is broken as ever.
     clients[1]("DEL {b}down")
     eventually(lambda: count(clients[1], "broken") == len(before["{b}down"][1]))
     assert heard(listeners[1]) == [("broken", "{b}down")]
@@ -475,7 +475,7 @@ def test_a_lock_that_moves_is_neither_broken_nor_acquired(cluster, way):
 
 @by_all_ways
 def test_a_lock_that_moves_away_and_back_at_once_is_not_broken(cluster, way):
-    # G15: what the server frees behind the move is not what stands there now
+    # G15: the values that the server frees after the move are not those that stand there now
     clients = [node.connect() for node in cluster.nodes]
     fill(clients[0])
     before = locks_of(clients[0], with_ties=False)

@@ -1,7 +1,7 @@
 """Many clients use locks of all kinds while their slot goes to and fro between two nodes.
 
-G1 (never more holders than may be), G10 (nobody's hold is lost), G4, G7, G12. Judged by
-what the clients saw: a hold lasts at least from its reply to the sending of its release.
+G1 (never more holders than may be), G10 (no hold is lost), G4, G7, G12. Judged by what the clients saw: a hold lasts at
+least from its reply to the sending of its release.
 """
 
 import random
@@ -23,7 +23,7 @@ BLOCK_MS = 500
 
 
 class Hold(NamedTuple):
-    """What a client knows of a hold that it had."""
+    """A client's knowledge of a hold that it had."""
 
     keys: list
     mode: str
@@ -80,7 +80,7 @@ class Worker(threading.Thread):
 
 
 def most_at_once(holds):
-    """How many of these holds were there at one time."""
+    """The highest number of these holds at one time."""
     steps = sorted([(hold.since, 1) for hold in holds] + [(hold.until, -1) for hold in holds])
     most = now = 0
     for _, step in steps:
@@ -90,7 +90,7 @@ def most_at_once(holds):
 
 
 def check(holds):
-    """What the clients saw can have been."""
+    """Checks that the clients' observations are possible."""
     by_key = {}
     for hold in holds:
         for key in hold.keys:

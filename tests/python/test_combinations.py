@@ -1,4 +1,5 @@
-"""What goes together and what does not: each cell of the two tables of harness/combinations.py, on real servers.
+"""The features that can be combined, and those that cannot: each cell of the two tables of harness/combinations.py, on
+real servers.
 
 The cells of a slot that moves are tried by one move, all others one by one.
 """
@@ -23,7 +24,7 @@ OPTIONS = {
     "SHARED": "SHARED", "LIMIT": "LIMIT 1", "BLOCK": "BLOCK 0", "QUEUE": f"QUEUE {LONG_MS}", "REENTRANT": "REENTRANT",
     "EPHEMERAL": "EPHEMERAL 5000", "KEEPALIVE": "KEEPALIVE",
 }  # fmt: skip
-#: What makes one server one that confirms: it is alone in its group.
+#: The settings of a server that confirms: it is alone in its group.
 CONFIRMS = ("redislock.quarantine", LONG_MS, "redislock.confirm", "all", "redislock.group-size", 1)
 EVICTS = ("maxmemory", 1_000_000_000, "maxmemory-policy", "allkeys-lru")
 
@@ -59,7 +60,7 @@ class Scene:
         self.is_many = "MACQUIRE" in features
 
     def request(self, key="door", owner=None):
-        """What the features ask for, over a connection that does not wait."""
+        """Requests the features, over a connection that does not wait."""
         owner = owner or self.owner
         if self.is_many:
             return take_all(self.cli, f"{key} {key}-2", owner, self.options)
@@ -73,11 +74,11 @@ class Scene:
         return ask(self.server, key, self.owner, options)
 
     def occupy(self, key="door"):
-        """Somebody else holds the lock, and lets nobody in."""
+        """Another owner takes the lock, and blocks all others."""
         take(self.other, key, "bob", OPTIONS["LIMIT"] if "LIMIT" in self.features else "")
 
     def acquire(self):
-        """What the features ask for, at once or after a wait: the token, or the code of an error."""
+        """Requests the features, at once or after a wait: the token, or the code of an error."""
         if "BLOCK" in self.features or "QUEUE" in self.features:
             self.occupy()
         if "BLOCK" not in self.features or "QUEUE" in self.features:
@@ -90,7 +91,7 @@ class Scene:
         request = self.waiting()
         assert request.waits()
         release(self.other, "door", "bob")
-        # What is tied to a connection is tied to this one.
+        # Ties belong to this connection.
         self.cli = request.connection
         return outcome(request.answer)
 
@@ -298,7 +299,7 @@ def a_string_comes(server):
 
 
 def waits_end(scene):
-    """What waits for a lock where one arrives: the code of its end."""
+    """The fate of a waiter when a lock arrives: the code of its end."""
     scene.occupy()
     payload = dump(scene.other, "door")
     waiter = scene.waiting() if "BLOCK" in scene.features else None
@@ -418,7 +419,7 @@ def test_each_feature_in_a_slot_that_moves(start_server, way):
     assert found == {row: CELLS[row, "move"] for row in rows}
 
 
-# What an owner has, and what it asks for
+# The owner's hold, and its request
 
 
 AGAIN_CELLS = cells(AGAIN)
@@ -453,7 +454,7 @@ def reply_code(reply, token, before, after):
     return "t" if after == before else "d"
 
 
-#: What a row can be, if more than one thing.
+#: The variants of a row, if it has more than one.
 WAYS_OF = {"wait": ["BLOCK", "QUEUE"], "some": ["one of two keys", "several tokens"]}
 
 

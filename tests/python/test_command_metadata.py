@@ -1,5 +1,4 @@
-"""What the server says about the commands (CONTRACT 8): COMMAND INFO, DOCS, GETKEYS,
-DENY rules of scripts.
+"""The server's metadata of the commands (CONTRACT 8): COMMAND INFO, DOCS, GETKEYS, DENY rules of scripts.
 """
 
 import pytest
@@ -8,7 +7,7 @@ from harness.replies import as_map
 from harness.wire import refused
 
 COMMANDS = {
-    # The arity is the least that the server itself refuses: the parser says more of what is missing behind the key.
+    # The arity is the least that the server itself refuses: the parser reports further missing words after the key.
     #
     # name: (arity, flags it has, flags it has not, access of its key)
     "lock.acquire": (-2, {"write", "denyoom", "blocking"}, {"readonly"}, "RW"),

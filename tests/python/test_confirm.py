@@ -28,7 +28,7 @@ def group(start_server):
 
 @contextlib.contextmanager
 def stuck(primary, *replicas):
-    """These replicas stand still, and what is not confirmed fails soon."""
+    """These replicas are paused, and unconfirmed grants fail soon."""
     with frozen(*replicas):
         primary.admin("CONFIG", "SET", "redislock.confirm-timeout", BRIEF_MS)
         try:
@@ -116,7 +116,7 @@ def test_a_grant_that_is_not_confirmed_is_revoked(group, name):
 
 
 def test_what_left_meanwhile_and_came_back_is_not_revoked(group):
-    # G1: where the lock was, its owner may have been told that it holds it.
+    # G1: where the lock was, its owner may have received it.
     primary, _, second = group
     cli = primary.connect()
     with stuck(primary, second):
@@ -141,7 +141,7 @@ def test_a_pause_of_writes_delays_the_end_of_a_hold_and_not_the_answer(group):
 
 
 def test_what_is_to_be_revoked_is_though_nothing_has_to_be_confirmed_any_more(group):
-    # G8: nobody knows of it. And a client that asks then is told at once, also where nobody can wait.
+    # G8: it is unknown to all clients. A client that asks then receives its reply at once, also if it cannot wait.
     with revoked_later(group) as cli:
         cli("CONFIG SET redislock.confirm local")
     cli("MULTI")
@@ -151,7 +151,7 @@ def test_what_is_to_be_revoked_is_though_nothing_has_to_be_confirmed_any_more(gr
 
 
 def test_what_was_held_before_outlives_a_failure(group):
-    # G2: only what nobody was told of is revoked
+    # G2: only an undelivered hold is revoked
     primary, _, second = group
     cli = primary.connect()
     kept = take(cli, "kept", "alice", lease_ms=LEASE_MS)
@@ -183,7 +183,7 @@ def test_a_renewal_that_is_not_confirmed_is_told(group):
 
 
 def test_the_next_in_line_is_granted_what_was_revoked(group):
-    # G6; and its own grant is confirmed before it is told
+    # G6; and its own grant is confirmed before it is delivered
     primary, _, second = group
     cli = primary.connect()
     take(cli, "door", "alice", lease_ms=LEASE_MS)
@@ -216,7 +216,7 @@ def test_a_grant_out_of_the_line_waits_for_every_replica(group):
 
 
 def test_a_release_hands_the_lock_on_in_the_same_step(group):
-    # G5, G6: nobody comes in between, though bob is told later
+    # G5, G6: no other request comes in between, though bob is notified later
     primary = group[0]
     cli = primary.connect()
     take(cli, "door", "alice", lease_ms=LEASE_MS)
@@ -298,7 +298,7 @@ def test_a_retry_keeps_what_its_first_request_began(group):
 
 
 def test_an_owner_that_asks_again_just_before_it_is_revoked_keeps_its_hold(group):
-    # G9: and it is not told a token that is dead a moment later, beside that of the next in line
+    # G9: and it does not receive a token that is dead a moment later, together with that of the next in line
     primary, _, second = group
     cli = primary.connect()
     with frozen(second):
@@ -339,7 +339,7 @@ def test_an_owner_that_asks_again_after_a_failure_is_told_a_live_token(group):
 
 
 def test_nobody_waits_for_longer_than_its_lease(group):
-    # A client that is told of a hold has it.
+    # A client that receives a hold has it.
     primary, _, second = group
     cli = primary.connect()
     take(cli, "held", "alice", lease_ms=LEASE_MS)
@@ -488,7 +488,7 @@ def test_requests_of_one_turn_share_one_round(group):
 
 
 def acknowledgements(replica):
-    """How often the replica was asked how far it is, or said so by itself."""
+    """The number of times that the replica was asked for its offset, or reported it unprompted."""
     stats = replica.info("commandstats").get("cmdstat_replconf", "calls=0,")
     return int(stats.partition("calls=")[2].partition(",")[0])
 

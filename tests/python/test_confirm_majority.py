@@ -11,7 +11,7 @@ from harness.replicas import AT_ONCE, is_linked
 from harness.replies import module_info
 from harness.wire import ServerError, refused
 
-#: Long enough for a test to look at what happens before it is over. Under valgrind a replica starts in seconds.
+#: Long enough for a test to look at the state before it ends. Under valgrind a replica starts in seconds.
 SEASON_MS = 10_000 if VALGRIND else 2500
 ARGUMENTS = ("confirm", "majority", "group-size", 3, "quarantine", SEASON_MS)
 
@@ -25,7 +25,7 @@ def group(start_server):
 
 
 def grants(server, key="door", owner="alice"):
-    """Whether the server grants a lock that nobody holds, and the code of the error if not."""
+    """Returns whether the server grants a free lock, and the code of the error if not."""
     cli = server.connect()
     try:
         token = take(cli, key, owner, lease_ms=SEASON_MS)
@@ -154,7 +154,7 @@ def test_a_promoted_replica_knows_the_replicas_that_it_had_already(start_server)
 
 
 def grants_for_a_moment(cli):
-    """Whether a lock is granted, for as long as the shortest quarantine lets it be."""
+    """Returns whether a lock is granted, for as long as the shortest quarantine allows."""
     try:
         return isinstance(take(cli, "door", "alice", lease_ms=1), int)
     except ServerError as error:

@@ -1,4 +1,4 @@
-"""Which locks are asked for most while they are taken: `redislock.top-contended` and INFO."""
+"""The locks with the most requests while they are taken: `redislock.top-contended` and INFO."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from harness.wire import refused
 
 
 def told(server):
-    """What INFO says: (database, name) and its count, in their order."""
+    """The entries in INFO: (database, name) and its count, in their order."""
     text = server.info("redislock")["redislock_top_contended"]
     entries = [dict(part.split("=", 1) for part in entry.split(",")) for entry in text.split(";") if entry]
     return [((int(entry["db"]), entry["name"]), int(entry["count"])) for entry in entries]

@@ -1,6 +1,6 @@
 """Waits that would never end are refused (G11), and only those.
 
-A cycle: everybody in it holds what another one waits for, and nobody can go on.
+A cycle: each owner in it holds a lock that another one waits for, and none can continue.
 """
 
 import random
@@ -63,7 +63,7 @@ def test_the_wait_that_closes_a_cycle_is_refused(server, cli, size, block_ms):
     assert owners_of(cli, f"l{size - 1}") == [last]
     assert all(waiter.waits() for waiter in waiters)
     assert server.info("clients")["blocked_clients"] == str(size - 1)
-    # the others go on when it gives up what it holds
+    # the others continue when it gives up its locks
     release(cli, f"l{size - 1}", last)
     for n in reversed(range(size - 1)):
         assert isinstance(waiters[n].answer(), int)
@@ -133,7 +133,7 @@ def test_a_lease_that_is_over_is_no_hold(server, cli):
 
 
 def test_a_waiter_for_two_locks_may_get_the_other(server, cli):
-    # no false alarm: an owner with two connections can go on with one of them
+    # no false alarm: an owner with two connections can continue with one of them
     take(cli, "a", "alice")
     take(cli, "b", "bob")
     take(cli, "c", "carol")
@@ -183,7 +183,7 @@ def test_a_writer_waits_for_every_reader(server, cli):
 
 
 def test_a_reader_behind_a_writer_waits_for_the_readers_before_it(server, cli):
-    # r1 reads and waits for x; x waits behind a writer who waits for r1
+    # r1 reads and waits for x; x waits after a writer who waits for r1
     take(cli, "door", "r1", "SHARED")
     take(cli, "gate", "x")
     assert ask(server, "door", "w").waits()
@@ -193,7 +193,7 @@ def test_a_reader_behind_a_writer_waits_for_the_readers_before_it(server, cli):
 
 
 def test_a_reader_who_waits_for_a_writer_elsewhere(server, cli):
-    # no false alarm: nobody waits for the readers
+    # no false alarm: no request waits for the readers
     take(cli, "door", "r1", "SHARED")
     take(cli, "door", "r2", "SHARED")
     take(cli, "gate", "x")
@@ -265,7 +265,7 @@ def test_two_holders_that_ask_for_several_can_be_a_cycle(server, cli):
 
 
 def test_no_alarm_for_requests_for_several_in_a_row(server, cli):
-    # each is behind the one before it, and the first is free to go
+    # each waits after the one before it, and the first is free to go
     take_all(cli, "a b", "o0")
     waiters = [ask_all(server, f"{x} {y}", f"o{n}") for n, (x, y) in enumerate(["bc", "cd", "da", "ab"], start=1)]
     assert all(waiter.waits() for waiter in waiters)
@@ -344,7 +344,7 @@ def test_reentrant_and_repeated_requests_are_no_cycle(server, cli):
 
 
 def test_random_waits_end_or_are_refused(server, cli):
-    # G11 for everything at once: whatever is asked, somebody can always go on
+    # G11 for everything at once: whatever is requested, some owner can always continue
     chance = random.Random(11)
     holds, waits = {}, {}
     for step in range(250):
@@ -375,7 +375,7 @@ def test_random_waits_end_or_are_refused(server, cli):
                     del waits[waiting]
                     request.leave()
     assert count(cli, "deadlocks") > 0
-    # and nobody hangs: an owner that is free gives up, until all are served
+    # and no request hangs: an owner that is free gives up, until all are served
     for _ in range(100):
         if not waits:
             break
@@ -395,7 +395,7 @@ def test_random_waits_end_or_are_refused(server, cli):
 
 
 def lowered(cli, limit):
-    """No more than this many wait for a lock from here on."""
+    """Limits the waiters of a lock from here on."""
     cli("CONFIG", "SET", "redislock.max-waiters-per-lock", limit)
 
 

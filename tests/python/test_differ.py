@@ -38,7 +38,7 @@ def lock(*holders, kind="exclusive", limit=None, queue=(), ttl=-1):
 
 
 def view(places=None, digest="0", **info):
-    """A server that shows just this; INFO and HELDBY agree with it unless told otherwise."""
+    """A server that shows just this; INFO and HELDBY agree with it by default."""
     seen = View({(db, name): NOTHING for db in (0, 1) for name in NAMES} | (places or {}), {}, {}, digest)
     held = seen.holders()
     numbers = dict.fromkeys(NOW + TOTALS, 0)
@@ -414,7 +414,7 @@ def test_time_stands_still_on_a_server_and_goes_on_as_it_is_told(tmp_path):
     first, second, last = (told_of[step] for step in steps[1:])
     assert "reply\tc1\t:1700000000000000" in first and "event\t0\ta\tlock.acquired" in first and "changed\ta" in first
     assert any(line.startswith(f"{place}\t$token\t:1700000000000000\t$lease-left-ms\t:49\t") for line in first)
-    # Each step takes two milliseconds by itself.
+    # Each step takes two milliseconds.
     assert any("$lease-left-ms\t:7\t$held-ms\t:44" in line for line in second)
     assert "event\t0\ta\tlock.expired" in last and any("\tENDED\t" in line for line in last)
     assert "file\t0\tLOCK.APPLY\ta\tENDED\t1700000000000000" in last

@@ -1,7 +1,7 @@
 """The documentation is true: transcripts, links, names of tests, settings, the example
 configuration, and what each command's page says about the command.
 
-How a transcript is compared with what happens stands in harness/transcript.py.
+harness/transcript.py compares a transcript with the real output.
 """
 
 import re
@@ -160,7 +160,7 @@ def test_every_guarantee_has_its_tests():
 
 
 def fact_of(page, name):
-    """What a command's page says in its first table."""
+    """A row of the first table of a command's page."""
     found = re.search(rf"^\| {name} \| (.*?) \|$", page.read_text(), re.MULTILINE)
     assert found, f"{page.name} says nothing about: {name}"
     return found[1].replace("`", "").replace("\\", "")
@@ -305,7 +305,7 @@ def test_pages_are_plain_text(page):
     text = page.read_text()
     assert text.isascii(), [line for line in text.splitlines() if not line.isascii()]
     assert text.endswith("\n") and not re.search(r"[ \t]$", text, re.MULTILINE)
-    # What a server or the tool says is as long as it is.
+    # Output of a server or of the tool may be of any length.
     text = re.sub(r"^```console\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     ours = [line for line in text.splitlines() if "|" not in line and not line.startswith(("(error)", "redislock_"))]
     assert max(map(len, ours)) <= 120

@@ -1,7 +1,7 @@
-"""Events tell the story of a lock in order, whatever ended a hold (G15).
+"""Events report the life of a lock in order, whatever ended a hold (G15).
 
-A hold that is broken from outside is published a moment later than the command that broke it. Whatever is published of
-locks meanwhile comes behind it.
+A hold that is broken from outside is published a moment later than the command that broke it. Events of locks that are
+published meanwhile come after it.
 """
 
 import pytest
@@ -45,7 +45,7 @@ def heard(server):
     def events(only="door"):
         """(event, key) of what was published, in order."""
         marks.append(f"mark:{len(marks)}:{id(marks)}")
-        # What is published now is published behind everything else.
+        # An event that is published now comes after all others.
         cli("LOCK.ACQUIRE", marks[-1], "x", "PX", 60_000)
         seen = []
         while not seen or seen[-1][1] != marks[-1]:
@@ -53,7 +53,7 @@ def heard(server):
             seen.append((channel.partition(":lock.")[2], key))
         return [event for event, key in seen if key == only]
 
-    # What the test before has broken may come late.
+    # The breaks of the test before may come late.
     events()
     return events
 
@@ -195,7 +195,7 @@ def test_a_lock_that_was_flushed_is_listed_nowhere(start_server, how, options):
     lines = [line for line in server.log_text().splitlines() if "broken from outside" in line]
     assert len(lines) == 1 and "and 99999 more" in lines[0]
     assert cli("LOCK.RELEASE lock:7 bob") == 1
-    # What the server frees late does no harm to those that came after.
+    # The values that the server frees late do no harm to those that came after.
     fill(cli, 20_000, "carol", options)
     eventually(lambda: server.info("memory")["lazyfree_pending_objects"] == "0", "all is freed")
     assert count(cli, "holds") == 20_000
@@ -252,12 +252,12 @@ def test_a_replica_publishes_how_a_hold_ended_before_the_next_one(start_server, 
     subscriber("PSUBSCRIBE __keyevent@*__:lock.*")
     # One has to go for the other: of readers one is a writer, and a semaphore has room for one.
     first, second = {"shared": ("SHARED", ""), "limit": ("LIMIT 1", "LIMIT 1")}.get(kind, [KINDS[kind]] * 2)
-    # Somebody has to come to wait before it is over.
+    # A request must wait before it ends.
     take(cli, "door", "alice", first, lease_ms=6_000 if VALGRIND else 300)
     waiter = ask(server, "door", "bob", second)
     eventually(lambda: count(cli, "waiters") == 1)
     if kind == "kept":
-        # Its lease stands still.
+        # Its lease is paused.
         assert cli("LOCK.RELEASE door alice") == 1
     assert waiter.answer() > 0
     assert cli("LOCK.RELEASE door bob") == 1

@@ -82,7 +82,7 @@ def test_a_plain_late_write_to_the_server_destroys_the_other(server):
     assert (code, "the total was 100, is 110" in output) == (0, True), output
 
 
-#: What an example prints as it should, and with an option as it should not be done.
+#: The expected output of an example, and that with an option that leaves out the lock.
 KINDS = {
     ("few_at_a_time.py",): r"20 jobs, 3 places, with a lock: 3 at once",
     ("few_at_a_time.py", "--without-lock"): r"without a lock: ([4-9]|1\d|20) at once",
@@ -112,7 +112,7 @@ def test_an_example_of_a_kind_of_lock_does_what_it_says(server, command):
 
 
 def addresses(*servers):
-    """What redlock.py is given instead of an URL."""
+    """The arguments of redlock.py in place of an URL."""
     return [f"127.0.0.1:{server.port}" for server in servers]
 
 

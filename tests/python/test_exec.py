@@ -32,7 +32,7 @@ def run(cli, token, *words, door="door"):
 
 
 def fenced(cli):
-    """How often a command was turned away."""
+    """The number of commands that were refused."""
     return int(module_info(cli)["fenced"])
 
 
@@ -204,7 +204,7 @@ def test_an_error_of_the_command_is_the_servers_own(cli, token, words):
         cli(*words)
     with pytest.raises(ServerError) as told:
         cli("LOCK.EXEC", "door", token, *words)
-    # How an odd name is quoted, and whether the arguments are repeated, differs.
+    # The quoting of an odd name, and the repetition of the arguments, differ.
     assert told.value.line.partition("'")[0] == real.value.line.partition("'")[0]
     assert cli("PING") == "PONG"
 
@@ -217,7 +217,7 @@ def test_a_name_with_a_zero_byte_is_unknown(cli, token):
     assert cli("EXISTS x") == 0
 
 
-# What does not run
+# Commands that do not run
 
 
 NOT_IN_SCRIPTS = [
@@ -442,7 +442,7 @@ def test_exec_does_not_run_within_itself_by_way_of_another_module(start_server, 
     with refused("ERR", "within LOCK.EXEC"):
         run(cli, token, "NEIGHBOUR.RUN", "LOCK.EXEC", "door", token, "SET", "x", "2")
     assert cli("GET x") == "1"
-    # What ran and was refused is over: the next one runs.
+    # A command that ran and was refused has ended: the next one runs.
     assert run(cli, token, "SET x 3") == "OK"
     # However deep it is written, it is refused at once.
     deep = ["LOCK.EXEC", "door", token, "NEIGHBOUR.RUN"] * 50_000 + ["SET", "x", "4"]
@@ -491,7 +491,7 @@ def test_a_command_that_blocks_is_refused_whoever_brought_it(start_server, neigh
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     with refused("ERR", "unknown command"):
         run(cli, token, "NEIGHBOUR.BLOCK")
-    # What is known of a command is forgotten with the module that brought it.
+    # The facts about a command are forgotten with the module that brought it.
     cli("MODULE", "LOAD", neighbour_path, "harmless")
     assert run(cli, token, "NEIGHBOUR.BLOCK") is None
     cli("MODULE UNLOAD neighbour")
@@ -577,7 +577,7 @@ def test_a_script_that_may_not_write_may_not_run_exec(cli, token):
         cli("EVAL_RO", script, 1, "door", token)
 
 
-# What it does to the lock itself
+# Its effect on the lock itself
 
 
 ENDS_THE_HOLD = [
@@ -643,7 +643,7 @@ def test_a_command_reads_the_lock_as_any_key(cli, token):
     assert cli("LOCK.FENCE", "door", token) == 1
 
 
-# What is told about it
+# Its metadata
 
 
 def test_command_info(cli):

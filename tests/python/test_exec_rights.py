@@ -155,7 +155,7 @@ def test_as_many_keys_as_anybody_has(cli, token):
     assert cli("DBSIZE") == 50_001
 
 
-# What the server refuses
+# Refusals of the server
 
 
 def test_maxmemory_holds(cli, token):
@@ -175,7 +175,7 @@ def test_maxmemory_holds_in_transactions_and_scripts(cli, token):
     _, queued, replies = cli.pipeline(
         "MULTI", ("LOCK.EXEC", "door", token, "SET", "x", "2"), "EXEC"
     )
-    # Redis 7.0 refuses whatever is to be queued.
+    # Redis 7.0 refuses every command that is queued.
     assert (replies[0] if queued == "QUEUED" else queued).code == "OOM"
     script = "return redis.call('LOCK.EXEC', KEYS[1], ARGV[1], 'SET', 'x', 'y')"
     with pytest.raises(ServerError) as error:
@@ -205,7 +205,7 @@ def test_exec_waits_while_writes_are_paused(server, cli, token):
     assert waiting.answer() is None
 
 
-# Whatever it is told to run
+# All commands that it may run
 
 
 @pytest.mark.timeout(180)

@@ -1,8 +1,8 @@
 """Servers that are killed, frozen, cut off and wrongly promoted, while clients use locks (CONTRACT 6).
 
-With `confirm all` and `majority`, and a quarantine as long as the longest lease, nobody is
-ever told that it holds what another may rely on. G1 and G4 hold over all servers, whichever
-is asked. With `local` it takes a dead old primary; what happens otherwise is shown, too.
+With `confirm all` and `majority`, and a quarantine as long as the longest lease, no client ever receives a hold that
+another may rely on. G1 and G4 hold over all servers, whichever is asked. With `local` it takes a dead old primary; what
+happens otherwise is shown, too.
 """
 
 import pytest
@@ -56,7 +56,7 @@ def planned_failover(group):
 
 
 def takes(server, lock, owner, lease_ms=LONG_MS):
-    """The token of a lock that nobody holds; None if the server does not grant it."""
+    """The token of a free lock; None if the server does not grant it."""
     try:
         return server.admin("LOCK.ACQUIRE", lock, owner, "PX", lease_ms)
     except (ServerError, Closed):
@@ -64,7 +64,7 @@ def takes(server, lock, owner, lease_ms=LONG_MS):
 
 
 def test_a_planned_failover_grants_twice_by_default(start_group):
-    # docs/GUARANTEES.md: the old primary goes on until the sentinels tell it
+    # docs/GUARANTEES.md: the old primary continues until the sentinels demote it
     group = start_group("local", quarantine_ms=0, has_sentinels=True)
     old = group.nodes[0]
     new = planned_failover(group)
@@ -127,7 +127,7 @@ def test_a_frozen_primary_wakes_up_beside_its_heir(start_group, confirm):
 
 @pytest.mark.parametrize("confirm, way", [("all", BACK), ("all", ONWARD), ("majority", BACK)])
 def test_a_link_stalls_and_the_replica_behind_it_is_promoted(start_group, confirm, way):
-    # G1, G4: it lacks grants, or has some that nobody was told of; clients ask both, and the replicas change over
+    # G1, G4: it lacks grants, or has some that were not delivered; clients ask both, and the replicas change over
     group = start_group(confirm)
     old, other, wrong = group.nodes
     link = group.follow_by_own_link(wrong, old)

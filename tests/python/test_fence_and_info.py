@@ -51,7 +51,7 @@ def test_the_fence_knows_the_lock_that_the_token_belongs_to(cli):
 
 
 def test_the_fence_turns_an_old_token_away(cli):
-    # What a resource asks before it lets a write through.
+    # The check of a resource before it lets a write through.
     old = cli("LOCK.ACQUIRE door alice PX 60000")
     cli("LOCK.RELEASE door alice")
     new = cli("LOCK.ACQUIRE door bob PX 60000")

@@ -126,7 +126,7 @@ def test_a_file_that_a_client_sends_is_no_import(start_server):
     assert refusals, replies
     assert owners_of(there, "door") != owners_of(cli, "door") == ["alice", "bob"]
     assert there("LOCK.FENCE", "gate") not in (0, asked) and asked > rewritten, "a new grant"
-    # What OPERATIONS names instead.
+    # The alternative that OPERATIONS names.
     for name, owners in (("door", ["alice", "bob"]), ("gate", ["alice"])):
         token = cli("LOCK.FENCE", name)
         there("DEL", name)

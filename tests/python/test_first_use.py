@@ -1,7 +1,7 @@
 """A server whose locks are used for the first time.
 
-The server is asked to tell the module of its events only when the first lock is used. So whatever happened to it
-before has to be known at the first lock.
+The module subscribes to the server's events only when the first lock is used. So whatever happened to it before has to
+be known at the first lock.
 """
 
 import pytest
@@ -25,7 +25,7 @@ FIRSTS = {
 
 @pytest.mark.parametrize("first", FIRSTS)
 def test_a_flush_behind_the_first_lock_is_noticed(start_server, first):
-    # G6: a waiter behind a value that is no lock hears of the flush by an event of the server alone
+    # G6: only a server event reveals the flush to a waiter for a key with another value
     server = start_server()
     cli = server.connect()
     cli("FLUSHALL")
@@ -99,8 +99,8 @@ def test_the_role_is_told_before_the_first_lock_too(start_server):
 
 
 def promote_before_the_end(there, cli, name, owner):
-    """Promotes a server while a lease that its primary told it of is about to end; which of them ends it is open only
-    if the machine is slow.
+    """Promotes a server while a replicated lease is about to end; which of them ends it is open only if the machine is
+    slow.
     """
     there("LOCK.RENEW", name, owner, "PX", 500)
     there("WAIT 1 10000")
@@ -294,7 +294,7 @@ def test_a_file_loaded_into_a_server_in_use_is_a_file_of_facts(start_server):
 
 
 def test_a_fork_before_the_first_lock_and_one_during_it(start_server):
-    # G13: a file that was begun before the first lock was used tells its token all the same
+    # G13: a file that was begun before the first lock was used records its token all the same
     server = start_server("--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", "no")
     cli = server.connect()
     cli("BGREWRITEAOF")
@@ -308,7 +308,7 @@ def test_a_fork_before_the_first_lock_and_one_during_it(start_server):
 
 
 def test_events_know_nothing_of_config_that_cannot_be_asked(start_server):
-    # Where CONFIG was taken away, it is better to publish for nobody than not to publish.
+    # Without CONFIG, it is better to publish without listeners than not to publish.
     server = start_server(config='loadmodule MODULE\nrename-command CONFIG ""\nnotify-keyspace-events Ed\n')
     cli, subscriber = server.connect(), server.connect()
     subscriber("PSUBSCRIBE __keyevent@0__:lock.*")

@@ -1,7 +1,7 @@
-"""Payloads, streams and records that nobody would write, by the thousand, against a real server (G14).
+"""Payloads, streams and records that no correct peer would write, by the thousand, against a real server (G14).
 
-REDISLOCK_FUZZ_RUNS says how many (scripts/fuzz server), REDISLOCK_FUZZ_SEED repeats them (1). What
-fails names its number among them and shows the bytes. `scripts/fuzz server` runs more.
+REDISLOCK_FUZZ_RUNS says how many (scripts/fuzz server), REDISLOCK_FUZZ_SEED repeats them (1). A failure names its
+number among them and shows the bytes. `scripts/fuzz server` runs more.
 """
 
 import errno
@@ -26,7 +26,7 @@ SEED = int(os.environ.get("REDISLOCK_FUZZ_SEED") or 1)
 LEAD_MICROSECONDS = 60_000_000 + 1_000_000  # redislock.max-token-lead, and a second
 DAY_MS = 86_400_000
 
-# How locks come to be, of which the payloads are made.
+# The origins of the locks of which the payloads are made.
 KINDS = {
     "plain": ["LOCK.ACQUIRE {} alice PX 60000"],
     "long": ["LOCK.ACQUIRE {} " + "x" * 256 + " PX 3600000"],
@@ -62,7 +62,7 @@ def payloads(cli):
 
 
 def assert_lock(cli, key, ahead=LEAD_MICROSECONDS):
-    """What stands there breaks no rule, no matter who put it there; returns the holders.
+    """Checks that the value breaks no rule, whatever wrote it; returns the holders.
 
     A token may be so far ahead of the clock.
     """
@@ -89,7 +89,7 @@ def assert_lock(cli, key, ahead=LEAD_MICROSECONDS):
 
 
 def after(chance, holders):
-    """What clients may do with the lock then."""
+    """Actions that clients may do with the lock then."""
     owner = chance.choice([hold["owner"] for hold in holders] or ["nobody"])
     token = chance.choice([hold["token"] for hold in holders] or [1])
     lease = ("PX", chance.choice((1, 10, 1000, 3_600_000)))
@@ -124,20 +124,20 @@ def after(chance, holders):
 
 
 def holds_told(cli):
-    """How many hold anything, as far as they are told."""
+    """The number of holds that are shown."""
     return sum(len(assert_lock(cli, key)) for key in cli("KEYS *"))
 
 
 def assert_files_agree(cli):
     """G13: a snapshot and the append-only file, rewritten, bring the same locks back."""
-    # What is about to end, and what nobody keeps alive, is let go or settled before.
+    # Leases that are about to end, and that no connection keeps alive, are renewed or settled before.
     for key in cli("KEYS *"):
         for hold in assert_lock(cli, key):
             if hold["lease-left-ms"] < 30_000:
                 cli("LOCK.RENEW", key, hold["owner"], "PX", 600_000)
         if cli("PTTL", key) >= 0:
             cli("DEL", key)
-    # What MOVE brought there, with whatever lease.
+    # The lock that MOVE brought there, with whatever lease.
     cli("SELECT 1")
     cli("FLUSHDB")
     cli("SELECT 0")
@@ -145,7 +145,7 @@ def assert_files_agree(cli):
     for key in cli("KEYS *"):
         if cli("TYPE", key) not in ("string", "none") and lock_info(cli, key) is None:
             cli("DEL", key)
-    # What has expired is still part of the digest until somebody looks for it; and a lease that is over, for a moment.
+    # An expired key is still part of the digest until a client looks for it; and an expired lease, for a moment.
     cli("EXISTS door gate copy")
     eventually(lambda: count(cli, "holds") == holds_told(cli), "no lease is over that has not ended")
     before = cli("DEBUG DIGEST")
@@ -156,7 +156,7 @@ def assert_files_agree(cli):
 
 
 def assert_all_ends(server, cli):
-    """Nobody waits, and when every key is gone nothing is left."""
+    """Checks that no client waits, and that nothing is left when every key is gone."""
     server.close_connections()
     settle(server)
     admin = server.admin
@@ -235,7 +235,7 @@ def pieces(chance, sent):
 
 
 def send_and_leave(server, sent, waits):
-    """Sends the pieces on a connection, says that no more will come, and reads what there is."""
+    """Sends the pieces on a connection, shuts down its sending side, and reads the replies."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=SOON_SECONDS) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
@@ -255,13 +255,13 @@ def send_and_leave(server, sent, waits):
 @pytest.mark.skipif(not RUNS, reason="scripts/fuzz server says how many")
 @pytest.mark.timeout(60 + RUNS // 10)
 def test_changed_streams_of_commands(start_server):
-    # No users but the default one, and no command that ends or empties a server by itself.
+    # No users but the default one, and no command that ends or empties a server.
     server = start_server("--proto-max-bulk-len", "1mb", "--client-query-buffer-limit", "1mb")
     chance = random.Random(SEED)
     peak_before = int(server.info("memory")["used_memory_peak"])
     for run in range(RUNS):
         sent = stream(chance)
-        # What is left as it is keeps the locks in use.
+        # The unchanged commands keep the locks in use.
         if chance.random() < 0.5:
             sent = changed_bytes(chance, sent, changes=3)
         try:
@@ -309,7 +309,7 @@ def record(chance, token):
 
 
 def who_holds(cli):
-    """How each lock is held, and by whom for longer than a moment.
+    """The mode of each lock, and its holders for longer than a moment.
 
     Not with which tokens: LOCK.TICK is for files, and passed over in a stream.
     """
@@ -331,7 +331,7 @@ RECORD_WORDS = (
 
 @pytest.fixture
 def replica_of(request, recorded):
-    """The server with a file, as the replica of a primary that says what it is told to."""
+    """The server with a file, as the replica of a primary that sends what a test wants."""
     primary = FalsePrimary()
     request.addfinalizer(primary.close)
     recorded.admin("REPLICAOF", "127.0.0.1", primary.port)

@@ -68,7 +68,7 @@ def assert_the_load_was_one(history):
 
 @pytest.mark.once
 def test_a_client_sees_at_once_which_of_two_was_refused_though_the_server_is_slow(server):
-    # It was taken for a deadlock that nobody was told of.
+    # It was taken for a deadlock that was not reported.
     client, slows = MixedClient(server.port, "client.0", [[]], None), server.connect()
     take = client.corner_take
 
@@ -121,7 +121,7 @@ def one_round(pool, server, replica, number):
 
 
 def all_has_ended(server, replica, what):
-    """G3, G7, G13: nobody waits, all leases end, and nothing is left anywhere."""
+    """G3, G7, G13: no request waits, all leases end, and nothing is left anywhere."""
     cli, reader = server.connect(), replica.connect()
     eventually(lambda: (count(cli, "waiters"), count(cli, "locks")) == (0, 0), f"{what} ends")
     assert cli("WAIT 1 10000") == 1
@@ -133,7 +133,7 @@ def all_has_ended(server, replica, what):
     assert cli("DBSIZE") == 0
 
 
-#: How often each kind of event happens at least, in the shortest run on a busy machine.
+#: The least number of events of each kind, in the shortest run on a busy machine.
 LEAST = {
     "granted": 300, "granted out of the line": 100, "nil": 200, "nil after a wait": 50,
     "granted exclusive": 60, "granted shared": 60, "granted limit 2": 40, "granted limit 3": 50,
@@ -150,7 +150,7 @@ CHANGES = {("exclusive", "shared"): "downgraded"}
 
 
 def events_of(history):
-    """How often each kind of event happened."""
+    """The number of events of each kind."""
     events, modes = Counter(), {}
     for request in sorted(history, key=lambda request: request.sent):
         events.update(names_of(request))
@@ -164,7 +164,7 @@ def events_of(history):
 
 
 def names_of(request):
-    """What happened in this request."""
+    """The kinds of this request's outcome."""
     if request.error:
         yield "fenced" if request.code == "FENCED" else request.code
     elif request.is_acquire:
@@ -188,7 +188,7 @@ def names_of(request):
 
 
 def names_of_acquire(request):
-    """What happened in this request for locks, which was no error."""
+    """The kinds of the outcome of this request for locks, which was no error."""
     has_waited = request.block is not None and request.answered - request.sent > 0.005
     if request.place:
         yield "a place" if request.reply is None else "a place became a hold"

@@ -1,7 +1,7 @@
 """The checker of histories of one server: each fault, put in by hand, must be found.
 
-What has to happen is in test_history_checker_liveness.py, many servers in test_history_checker_many.py, histories in
-files in test_history_checker_files.py. Histories of real servers are in test_history.py.
+The tests of liveness are in test_history_checker_liveness.py, many servers in test_history_checker_many.py, histories
+in files in test_history_checker_files.py. Histories of real servers are in test_history.py.
 """
 
 from math import inf
@@ -153,7 +153,7 @@ def test_holds_that_do_not_go_together():
     # a reader that is granted the whole lock with another reader
     readers = [shared("a", 0.0, 0.1, 7), shared("b", 0.1, 0.2, 8)]
     both_faults("two holders", "another token while it held", *readers, acquire("a", 0.2, 0.3, 9))
-    # a downgrade lets nobody in before
+    # a downgrade unblocks no reader before
     alone = acquire("a", 0.0, 0.1, 7, lease=5.0)
     only_fault("two holders", alone, shared("b", 0.2, 0.3, 8), shared("a", 0.5, 0.6, 7))
     # held in a different way
@@ -181,7 +181,7 @@ def test_a_grant_before_the_renewed_lease_ended_is_found():
 
 
 def test_a_release_that_comes_true_proves_the_hold_until_then():
-    # G1: the lease is over by the clock, but the server said 1
+    # G1: the lease has expired by the clock, but the server said 1
     lives = acquire("alice", 0.0, 0.1, 7, lease=0.2)
     both_faults("two holders", "outlived", lives, acquire("bob", 0.3, 0.4, 8), release("alice", 0.6, 0.7))
 
@@ -282,7 +282,7 @@ def test_tokens():
 
 
 def test_overlapping_requests_prove_nothing():
-    # Which of the two came first is not known, so neither order is a fault.
+    # The order of the two is unknown, so neither order is a fault.
     assert faults([acquire("alice", 0.0, 1.0, 8, lease=0.05), acquire("bob", 0.1, 0.9, 7, lease=0.05)]) == []
 
 
@@ -358,7 +358,7 @@ def test_a_cycle_that_cannot_be():
     only_fault("no cycle", *held, waits, deadlock("b", 0.4, 0.5))
     both = waits, acquire("b", 0.3, 0.9, None, block=0.6)
     only_fault("a cycle of others", *held, *both, deadlock("x", 0.4, 0.5, *right))
-    # The last holder of a semaphore that could go on; the cycle may be that of another holder.
+    # The last holder of a semaphore that could continue; the cycle may be that of another holder.
     permits = [permit("x", 0.0, 0.1, 7), permit("a", 0.0, 0.1, 8)]
     both = waits, permit("b", 0.2, 0.9, None, block=0.7)
     refused = deadlock("x", 0.4, 0.5, ("a", "gate", "b"), ("b", "door", "a"), lock="gate")

@@ -62,7 +62,7 @@ def test_a_waiter_beside_a_place():
     only_fault("a place for 1.", one, takes("b", 0.2, 2.0))
     left = permit("b", 0.1, 0.2, 8, lease=9.0)
     only_fault("a place for 1.", one, left, release("b", 0.5, 0.6), takes("c", 0.3, 3.0, 9))
-    # As if the writer had left the line and nobody had looked who comes in.
+    # As if the writer had left the line without a new look at the queue.
     only_fault("a place for 2.", reader, waits("w", 0.2, 0.5), reads("b", 0.3, 3.0))
     gone = ask("acquire", "door", "w", 0.2, inf, error=LOST, lease=0.1, block=9.0, gone=0.5)
     only_fault("a place for 1.", reader, gone, reads("b", 0.3, 3.4))

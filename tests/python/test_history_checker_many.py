@@ -137,7 +137,7 @@ def test_one_token_of_two_owners_is_found():
 
 
 def test_a_hold_that_began_without_an_answer_is_as_old_as_the_request_for_it():
-    # G4: the owner asks again, and is told the token from then; another lock was granted in between
+    # G4: the owner asks again, and receives the token from then; another lock was granted in between
     first, other, again = refused("bob", 0.0, 0.3), acquire("alice", 0.5, 0.6, 8, lock="gate"), acquire("bob", 1.0, 1.1, 7)
     for error in ("NOREPLICAS too few", "UNBLOCKED this server is a replica now", "UNANSWERED", "LOST"):
         assert token_faults([first._replace(error=error), other, again]) == []
@@ -147,7 +147,7 @@ def test_a_hold_that_began_without_an_answer_is_as_old_as_the_request_for_it():
         first._replace(error="QUARANTINE 5"), first._replace(error=""),
     ):  # fmt: skip
         assert "token went down" in token_faults([others, other, again])[0]
-    # Nor one that the owner was told of since.
+    # Nor one that the owner received since.
     told = acquire("bob", 0.31, 0.35, 6)
     assert "token went down" in token_faults([first, told, other, again])[0]
 

@@ -26,7 +26,7 @@ TOKENS = 100
 
 
 class Ledger:
-    """What one client was told before the server was killed."""
+    """The replies to one client before the server was killed."""
 
     def __init__(self):
         self.held = {}  # (lock, owner): token, answered and not released since
@@ -85,7 +85,7 @@ def run_until_killed(server, round_number):
 
 
 def assert_nothing_was_lost(cli, ledgers):
-    """What was answered is so, and what was given up is."""
+    """Checks that every answered grant holds, and every answered release."""
     for ledger in ledgers:
         for (lock, owner), token in ledger.held.items():
             assert cli("LOCK.FENCE", lock, token) == 1, (lock, owner, token)
@@ -162,7 +162,7 @@ def test_a_lease_that_ended_while_the_server_was_down_or_later_does_end(start_se
 
 
 class Load(threading.Thread):
-    """Takes locks of all kinds, one after the other, and notes what it was told."""
+    """Takes locks of all kinds, one after the other, and notes the replies."""
 
     def __init__(self, server, number):
         super().__init__()

@@ -161,7 +161,7 @@ def test_keys_of_other_types_keep_their_own_ttl(cli):
 
 
 def test_a_lease_ends_during_a_long_transaction_afterwards(cli):
-    # What a transaction sees does not change while it runs
+    # The view of a transaction does not change while it runs
     replies = cli.pipeline(
         "MULTI",
         "LOCK.ACQUIRE door alice PX 1",

@@ -12,7 +12,7 @@ from harness.replies import holder, module_info, owner_of, queue_of, waiters_of
 from harness.server import StartFailed, at_least
 from harness.wire import ServerError, refused
 
-# What this server has to write into every file, it writes until it is started with the setting.
+# Data that this server must write into every file, until it is started with the setting.
 CAN_LEAVE_AT_ONCE = at_least(redis=(7, 2), valkey=(7, 2))
 NO_PREAMBLE = ("--appendonly", "yes", "--aof-use-rdb-preamble", "no")
 PREAMBLE = ("--appendonly", "yes")
@@ -61,7 +61,7 @@ def without_module(start_server, server, *options):
     return bare.start()
 
 
-# What is empty is left out
+# Empty parts are left out
 
 
 @pytest.mark.skipif(not CAN_LEAVE_AT_ONCE, reason="this server asks for each file")
@@ -241,7 +241,7 @@ def test_what_is_restored_on_the_way_out_stands_in_the_way(cli):
 
 @pytest.fixture
 def payloads(cli):
-    """What RESTORE takes at the key a: a plain lock, one that is shared, and an empty one."""
+    """Values for RESTORE at the key a: a plain lock, one that is shared, and an empty one."""
     found = {}
     for kind, option in (("plain", ""), ("shared", "SHARED")):
         cli(f"LOCK.ACQUIRE a bob PX 600000 {option}")

@@ -1,4 +1,4 @@
-"""Locks of old clients beside new ones during a migration: `SET key value NX PX` and `legacy-strings yes`."""
+"""Locks of old clients together with new ones during a migration: `SET key value NX PX` and `legacy-strings yes`."""
 
 import pytest
 
@@ -13,7 +13,7 @@ COMPARE_AND_DELETE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis
 
 @pytest.fixture
 def server(start_server):
-    """Not the shared one: a server that has listened to keyspace events once goes on until it ends."""
+    """Not the shared one: a server that has listened to keyspace events once continues until it ends."""
     return start_server()
 
 
@@ -197,7 +197,7 @@ def test_waiters_are_told_of_a_string_that_lost_its_time_to_live(server, cli, is
 
 
 def test_waiters_are_told_when_strings_are_locks_no_more(server, cli):
-    # CONTRACT 5, G6: as a request that comes later is, and not when the string's time is over
+    # CONTRACT 5, G6: as a request that comes later is, and not when the string has expired
     assert old_takes(cli, "door", "old", 60000)
     new = server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0")
     several = server.ask("LOCK.MACQUIRE 2 door window other PX 60000 BLOCK 0")

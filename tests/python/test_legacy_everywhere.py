@@ -1,4 +1,4 @@
-"""Locks of old clients (`legacy-strings yes`) beside all kinds of new requests, on replicas, after restarts, in
+"""Locks of old clients (`legacy-strings yes`) together with all kinds of new requests, on replicas, after restarts, in
 clusters, and whatever old clients do to their string."""
 
 import pytest
@@ -15,7 +15,7 @@ LEGACY = {"module_arguments": ("legacy-strings", "yes")}
 
 @pytest.fixture
 def server(start_server):
-    """Not the shared one: a server that has listened to keyspace events once goes on until it ends."""
+    """Not the shared one: a server that has listened to keyspace events once continues until it ends."""
     return start_server()
 
 
@@ -27,7 +27,7 @@ def cli(server):
 
 
 def old_takes(cli, key, owner="old", ms=60_000):
-    """What an old client does; whether it has the lock."""
+    """Takes the lock like an old client; returns whether it has it."""
     return cli("SET", key, owner, "NX", "PX", ms) == "OK"
 
 
@@ -113,7 +113,7 @@ def test_a_semaphore_comes_behind_old_locks_only_when_they_have_gone(cli):
     assert not old_takes(cli, "pool"), "though a permit is left"
 
 
-# What old clients do to their string
+# Changes of the string by old clients
 
 STAYS = {
     "SET door z XX PX 60000": "z", "SET door z PX 60000": "z", "SET door z XX KEEPTTL": "z", "SETEX door 100 z": "z",

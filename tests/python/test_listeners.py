@@ -1,6 +1,6 @@
-"""What listeners hear of keyspace events (CONTRACT 8).
+"""The keyspace events that listeners receive (CONTRACT 8).
 
-Nothing is published while nobody could hear it. So a client that begins to listen, at whatever moment, has to hear the
+Nothing is published without a possible listener. So a client that begins to listen, at whatever moment, has to hear the
 next event.
 """
 
@@ -20,7 +20,7 @@ REMOTE = ("--enable-module-command", "yes")
 
 @pytest.fixture(scope="session")
 def listener_path(tmp_path_factory):
-    """A module that hears keyspace events by itself, without a setting."""
+    """A module that listens to keyspace events without a setting."""
     path = tmp_path_factory.mktemp("listener") / "listener.so"
     subprocess.run(
         ["cc", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o", path, SOURCE], check=True
@@ -29,7 +29,7 @@ def listener_path(tmp_path_factory):
 
 
 def heard(cli):
-    """What the listening module has heard since it was asked last."""
+    """The events that the listening module has received since the last call."""
     return cli("LISTENER.HEARD")
 
 
@@ -62,7 +62,7 @@ def assert_all_are_heard(server, cli):
     eventually(lambda: int(module_info(cli)["broken"]) > broken, "the broken hold is counted")
     events = []
     eventually(lambda: events.extend(heard(cli)) or len(events) >= len(ALL_EVENTS), f"all of {events}")
-    # G15: what is broken from outside is told by the pump, and what was done meanwhile behind it.
+    # G15: the pump reports locks that are broken from outside, and later events follow.
     assert events == ALL_EVENTS
 
 
@@ -144,7 +144,7 @@ def test_a_listener_may_use_the_lock_of_which_it_hears(start_server, listener_pa
     for _ in range(3):
         cli("LOCK.ACQUIRE door alice PX 60000")
         assert cli("DBSIZE") == 0
-        # The server does not tell a module of what it does while it is being told.
+        # The server delivers no nested events to a module.
         assert heard(cli) == ["lock.acquired door 0"]
     # It takes it again as soon as it hears that it was freed.
     cli("LISTENER.ON lock.released LOCK.ACQUIRE % carol PX 60000")

@@ -1,6 +1,6 @@
-"""A replica loads its primary's data set instead of its own, never beside it.
+"""A replica loads its primary's data set instead of its own, never alongside it.
 
-With repl-diskless-load swapdb it would load beside the old data. The module does not ask for that, so the server
+With repl-diskless-load swapdb it would load alongside the old data. The module does not ask for that, so the server
 receives a file first, and loads it.
 """
 

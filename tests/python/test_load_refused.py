@@ -9,8 +9,8 @@ from harness.wire import refused
 #: In each refused load. Its end is due while the server is looked at.
 QUARANTINE = ["CONFIG", "redislock.quarantine", "300"]
 
-#: What refuses the load: words of MODULE LOADEX, or a rival that was loaded before with these arguments. In the order
-#: of the load.
+#: The causes of a refused load: words of MODULE LOADEX, or a rival that was loaded before with these arguments. In the
+#: order of the load.
 REFUSED_BY_WORDS = {
     "an unknown argument": [*QUARANTINE, "ARGS", "nonsense", "1"],
     "an argument without a value": [*QUARANTINE, "ARGS", "max-lease"],

@@ -1,6 +1,6 @@
-"""A module that writes a version one higher beside that of today: what they tell each other, and files of one that the
-other loads. To the newer one all but exclusive locks are new. How to go from one to the other stands in
-docs/OPERATIONS.md; what released versions have written is loaded in test_samples.py.
+"""A module that writes a version one higher, together with today's: the records between them, and files of one that the
+other loads. To the newer one all but exclusive locks are new. docs/OPERATIONS.md has the way from one to the other;
+test_samples.py loads the files of released versions.
 """
 
 import subprocess
@@ -270,7 +270,7 @@ def test_locks_of_all_kinds_are_loaded_by_the_newer_one(start_server, newer, opt
     assert take(server.connect(), "fresh", "alice") > max(tokens)
 
 
-# What is not possible: what is new to the newer one, at the one of today
+# Impossible: features of the newer one, at today's
 
 NEW = ("LOCK.ACQUIRE new * PX 600000 SHARED", "LOCK.ACQUIRE new * PX 600000 LIMIT 2")
 UNKNOWN = "its version is not known to this module: a newer one has written it"

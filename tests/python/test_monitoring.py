@@ -1,4 +1,4 @@
-"""What operators see: docs/monitoring with the real exporter and the real Prometheus (`make monitoring`).
+"""The view of operators: docs/monitoring with the real exporter and the real Prometheus (`make monitoring`).
 
 Without REDISLOCK_MONITORING=1 only what needs neither is tested.
 """
@@ -41,7 +41,7 @@ def use_locks(server):
 
 
 def scripted(server):
-    """What the exporter's script gives back, as a dictionary."""
+    """The result of the exporter's script, as a dictionary."""
     flat = server.admin("EVAL", SCRIPT, "0")
     assert all(isinstance(each, str) for each in flat), "the exporter wants strings"
     return dict(zip(flat[::2], flat[1::2]))
@@ -95,7 +95,7 @@ def contend(server, name, times):
 
 
 def told_as_contended(server):
-    """What the script says of the most contended locks: the count of each database and name."""
+    """The script's counts of the most contended locks: by database and name."""
     told = scripted(server).items()
     return {name.partition(":")[2]: int(n) for name, n in told if name.startswith("redislock_top_contended")}
 
@@ -150,7 +150,7 @@ class Tool:
         self.process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
 
     def get(self, path):
-        """What it says there; nothing if it is not ready."""
+        """The text at that path; nothing if it is not ready."""
         assert self.process.poll() is None, Path(self.log.name).read_text()
         try:
             with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as reply:
@@ -195,7 +195,7 @@ def monitored(start_server, tmp_path):
 
 
 def series(prometheus, expression):
-    """What Prometheus answers: labels and number of each series."""
+    """The answer of Prometheus: labels and number of each series."""
     text = prometheus.get("/api/v1/query?" + urllib.parse.urlencode({"query": expression}))
     if text is None:
         return []

@@ -24,7 +24,7 @@ def tokens_of(lock):
 
 
 def assert_empty_lock(cli, name, *dead_tokens, owners=("alice",)):
-    """A key of the type stands there, but nobody holds it (CONTRACT 5, RENAME)."""
+    """A key of the type stands there, without a hold (CONTRACT 5, RENAME)."""
     assert cli("EXISTS", name) == 1
     assert cli("LOCK.INFO", name) is None
     assert cli("LOCK.INFO", name, "FULL") is None
@@ -214,7 +214,7 @@ ARRIVED = ("UNBLOCKED", "a lock came to this key")
 
 
 def test_a_restored_lock_ends_all_waits_at_its_key(server, cli):
-    # G1, G7, G9: whoever waits there, and whoever holds it now
+    # G1, G7, G9: all waiters there, and the holder now
     cli("LOCK.ACQUIRE door alice PX 60000")
     payload = dump(cli, "door")
     cli("DEL door")
@@ -230,7 +230,7 @@ def test_a_restored_lock_ends_all_waits_at_its_key(server, cli):
             waiter.answer()
     assert isinstance(behind.answer(), int), "it waited behind the one for both"
     assert owner_of(cli, "door") == "alice" and queue_of(cli, "door") == []
-    # Nobody has a position kept.
+    # No position is kept.
     assert cli("LOCK.RELEASE door alice") == 1
     assert isinstance(cli("LOCK.ACQUIRE door carol PX 60000"), int)
 
@@ -410,7 +410,7 @@ def test_an_empty_lock_is_empty_after_a_reload_too(cli):
     assert cli("LOCK.INFO gate") is None
 
 
-# What the server can tell about the key
+# The server's own commands on the key
 
 
 def test_the_digest_tells_locks_apart(cli):
@@ -478,7 +478,7 @@ def test_the_module_cannot_be_unloaded(server, cli):
 
 
 def test_info_counts_locks_that_are_held_and_no_empty_ones(start_server):
-    # CONTRACT 8: the same on a primary, on its replica, and when all is loaded anew
+    # CONTRACT 8: the same on a primary, on its replica, and when all is loaded again
     primary = start_server("--repl-diskless-sync-delay", 0)
     replica = start_server("--replicaof", f"127.0.0.1 {primary.port}")
     cli = primary.connect()

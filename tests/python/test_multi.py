@@ -18,7 +18,7 @@ from harness.wire import ServerError, refused
 
 
 def assert_free(cli, keys):
-    """Nobody holds these locks, and nobody waits for them."""
+    """Checks that these locks have no holders and no waiters."""
     for key in keys.split():
         assert cli("LOCK.INFO", key) is None, key
         assert cli("EXISTS", key) == 0, key
@@ -279,7 +279,7 @@ def test_a_holder_of_some_is_refused_and_keeps_what_it_holds(cli, commands, mode
         assert token == (own and own["token"])
         assert own is None or own["lease-left-ms"] <= 60_000
     assert all(line_of(cli, name) == [] for name in "ab")
-    # What the error says helps.
+    # The remedy of the error helps.
     for name in "ab":
         cli("LOCK.RELEASE", name, "alice")
     assert isinstance(take_all(cli, "a b", "alice", mode, wait), int)
@@ -371,7 +371,7 @@ def test_requests_for_single_locks_do_not_starve_one_for_several(server, cli):
 
 
 def test_overlapping_requests_in_any_order_never_deadlock(server, cli):
-    # G12, G1: philosophers, with a check that nobody else holds
+    # G12, G1: philosophers, with a check that no other holds
     failures, holding = [], {}
     guard = threading.Lock()
     refused_before = count(cli, "deadlocks")

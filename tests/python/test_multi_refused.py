@@ -11,7 +11,7 @@ from harness.wire import refused
 
 
 def assert_free(cli, keys):
-    """Nobody holds these locks, and nobody waits for them."""
+    """Checks that these locks have no holders and no waiters."""
     for key in keys.split():
         assert cli("LOCK.INFO", key) is None, key
         assert cli("EXISTS", key) == 0, key

@@ -66,7 +66,7 @@ def test_a_part_of_which_nothing_is_known_keeps_its_counts():
 
 
 class Tried:
-    """A run that is over."""
+    """A run that has ended."""
 
     def __init__(self, found):
         self.found = found

@@ -1,4 +1,4 @@
-"""Things that happen at the same moment, or in an order that nobody expects.
+"""Things that happen at the same moment, or in an unexpected order.
 
 G1, G6, G7: one holder, no lost wake-up, one answer, whatever comes first.
 """
@@ -44,7 +44,7 @@ def test_a_lease_and_a_wait_that_end_together(server, cli):
 
 
 def test_two_clients_release_at_once(server, cli):
-    # G10: one of them is told 1
+    # G10: one of them receives 1
     other = server.connect()
     for turn in range(50):
         cli("LOCK.ACQUIRE door alice PX 60000")
@@ -80,7 +80,7 @@ def test_the_longest_lease_does_not_wrap_around(cli):
     assert cli("LOCK.FENCE", "door", token) == 1
 
 
-# What is freed later
+# Values that are freed later
 
 
 @pytest.mark.parametrize("command", ["FLUSHALL", "FLUSHALL ASYNC", "FLUSHDB ASYNC"])
@@ -117,7 +117,7 @@ def test_what_a_flush_frees_later_does_not_harm_what_was_taken_since(cli, comman
 @pytest.mark.parametrize("way", ["packet", "MULTI"])
 @pytest.mark.parametrize("next_owner", ["alice", "bob"])
 def test_a_lock_broken_and_taken_again_at_once(cli, command, way, next_owner):
-    # G4, G10: whatever the server tells the module afterwards is about the old hold
+    # G4, G10: later events of the server are about the old hold
     steps = [
         "LOCK.ACQUIRE door alice PX 60000",
         command,
@@ -182,7 +182,7 @@ def test_keys_come_and_go_while_leases_end(server, cli):
             waiter.send("LOCK.ACQUIRE", "door", f"w{n}", "PX", 3, "BLOCK", 0)
         time.sleep(0.001)
         cli.pipeline(commands[breaks[turn % len(breaks)]])
-        # A string that stands in the way of nobody's wait refuses the next request.
+        # A string at a key without waiters refuses the next request.
         answers = [waiter.read_any() for waiter in waiters]
         tokens += [answer for answer in answers if isinstance(answer, int)]
         cli.pipeline("DEL door gate", "LOCK.FENCE door")

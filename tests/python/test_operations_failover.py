@@ -1,5 +1,5 @@
-"""What docs/OPERATIONS.md says of failovers beside the steps that it shows. They do not always go well; some end holds; and
-clients ask meanwhile. test_operations.py runs the steps themselves."""
+"""The statements of docs/OPERATIONS.md about failovers in addition to the steps that it shows. They do not always go
+well; some end holds; and clients ask meanwhile. test_operations.py runs the steps themselves."""
 
 import time
 
@@ -48,7 +48,7 @@ def fail_over(old, new, *more):
 
 
 def state_of(server):
-    """How far its failover is."""
+    """The state of its failover."""
     return server.info("replication")["master_failover_state"]
 
 
@@ -107,7 +107,7 @@ def test_a_timeout_does_not_end_a_failover_to_a_replica_that_died_with_everythin
 
 
 def renewals(server, lease_ms, until):
-    """What the hold's renewals are answered, one after the other, up to the first one of these."""
+    """The replies to the hold's renewals, one after the other, up to the first one of these."""
     answers = []
 
     def renew():

@@ -1,11 +1,10 @@
-"""What other distributed mutexes are tested for, asked of LOCK.ACQUIRE and LOCK.MACQUIRE.
+"""The tests of other distributed mutexes, applied to LOCK.ACQUIRE and LOCK.MACQUIRE.
 
-Each test replays a scenario of another project's suite and names it: of Curator
-(TestInterProcessMutexBase, TestInterProcessMultiMutex), Redisson (RedissonLockTest,
-RedissonFairLockTest, RedissonFencedLockTest, RedissonMultiLockTest) and Hazelcast's
-CP subsystem (FencedLockBasicTest and its siblings). The scenarios are theirs, the
-tests are written anew. Readers and writers are in test_other_suites_readers_writers.py,
-permits in test_other_suites_semaphores.py, redis-py's lock in test_redis_py_lock.py.
+Each test replays a scenario of another project's suite and names it: of Curator (TestInterProcessMutexBase,
+TestInterProcessMultiMutex), Redisson (RedissonLockTest, RedissonFairLockTest, RedissonFencedLockTest,
+RedissonMultiLockTest) and Hazelcast's CP subsystem (FencedLockBasicTest and its siblings). The scenarios are theirs,
+the tests are our own. Readers and writers are in test_other_suites_readers_writers.py, permits in
+test_other_suites_semaphores.py, redis-py's lock in test_redis_py_lock.py.
 """
 
 import random
@@ -211,7 +210,7 @@ def test_dining_philosophers_neither_starve_nor_block(stage):
 
 
 def test_leases_that_end_pass_the_lock_down_the_line(stage):
-    """Redisson: testLeaseTimeout. Nobody releases; all get in, in order."""
+    """Redisson: testLeaseTimeout. No actor releases; all get in, in order."""
     order = []
     actors = [stage.actor(f"c{n}", lease_ms=60) for n in range(8)]
 

@@ -1,12 +1,10 @@
-"""What other readers-writer locks are tested for, asked of LOCK.ACQUIRE ... SHARED.
+"""The tests of other readers-writer locks, applied to LOCK.ACQUIRE ... SHARED.
 
-Each test replays a scenario of another project's suite and names it: of Curator
-(TestInterProcessReadWriteLock), Redisson (RedissonReadWriteLockTest) and the JDK
-(ReentrantReadWriteLockTest, of JSR 166). The scenarios are theirs, the tests are
-written anew. What a thread is there, an actor is here. One thing differs on purpose:
-here an owner has one hold. So a writer that asks for reading has changed to reading,
-and a reader that asks for writing is refused. And only writers count: where a
-reader enters twice there, two readers enter here.
+Each test replays a scenario of another project's suite and names it: of Curator (TestInterProcessReadWriteLock),
+Redisson (RedissonReadWriteLockTest) and the JDK (ReentrantReadWriteLockTest, of JSR 166). The scenarios are theirs, the
+tests are our own. Their threads are actors here. One thing differs on purpose: here an owner has one hold. So a writer
+that asks for reading has changed to reading, and a reader that asks for writing is refused. And only writers count:
+where a reader enters twice there, two readers enter here.
 
 Some scenarios are only in test_readers_writers.py, which asks more of them:
 
@@ -92,7 +90,7 @@ def test_readers_and_writers_at_random(stage):
 
 
 def test_a_reader_gets_in_when_the_writers_session_is_killed(stage):
-    """Curator: testLockPath. What dies with its session is asked for by EPHEMERAL 0."""
+    """Curator: testLockPath. EPHEMERAL 0 stands for a node that dies with its session."""
     ann, ben = stage.actor("ann", "EPHEMERAL 0"), stage.actor("ben")
     ann.write()
     reply = stage.in_queue(ben.read)
@@ -227,7 +225,7 @@ def test_the_lease_stays_full_for_the_writer_and_the_reader_it_becomes(stage):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_waiter_gets_in_when_the_lease_ends(stage, mode):
-    """Redisson: testExpireRead, testExpireWrite, testAutoExpire. The late release is told so."""
+    """Redisson: testExpireRead, testExpireWrite, testAutoExpire. The late release returns the fact."""
     ann, ben = stage.actor("ann", lease_ms=150), stage.actor("ben")
     start = time.monotonic()
     ann.lock(mode)

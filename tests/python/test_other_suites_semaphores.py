@@ -1,4 +1,4 @@
-"""What other semaphores are tested for, asked of LOCK.ACQUIRE ... LIMIT n.
+"""The tests of other semaphores, applied to LOCK.ACQUIRE ... LIMIT n.
 
 Each test replays a scenario of another project's suite and names it:
 
@@ -7,11 +7,10 @@ Each test replays a scenario of another project's suite and names it:
 - of Hazelcast's CP subsystem (SemaphoreBasicTest and its siblings, session-aware);
 - of the JDK (SemaphoreTest, of JSR 166).
 
-The scenarios are theirs, the tests are written anew.
+The scenarios are theirs, the tests are our own.
 
-Three things differ on purpose. A permit belongs to an owner and has a lease. An owner
-has one permit, so a client that wants several comes under several names. How many
-there are is not stored but agreed on by all who hold or wait.
+Three things differ on purpose. A permit belongs to an owner and has a lease. An owner has one permit, so a client that
+wants several comes under several names. The number of permits is not stored but agreed on by all who hold or wait.
 
 Some scenarios are only in test_semaphores.py, which asks more of them:
 
@@ -48,7 +47,7 @@ def stage(server):
 
 
 def left(stage, limit):
-    """How many permits nobody holds."""
+    """The number of free permits."""
     return limit - len(owners_of(stage.cli, "pool"))
 
 
@@ -75,7 +74,7 @@ def test_more_permits_are_there_when_all_agree_on_more(stage):
 
 @pytest.mark.parametrize("end", ["killed", "close"])
 def test_what_a_client_held_is_free_when_it_is_gone(stage, end):
-    """Curator: testClientClose. What goes with the client is asked for by EPHEMERAL 0."""
+    """Curator: testClientClose. EPHEMERAL 0 stands for a permit that ends with its client."""
     ann, ben = stage.actor("ann", "EPHEMERAL 0"), stage.actor("ben", "EPHEMERAL 0")
     ann.permit(1)
     reply = stage.in_queue(ben.permit, 1)
@@ -233,7 +232,8 @@ def test_releasing_what_one_does_not_have_creates_no_permit(stage):
 
 
 def test_a_permit_given_back_twice_is_one_permit(stage):
-    """Redisson: testReleaseAcquire, testTryReleaseManyExpired. The second time it says so, and nobody's permit goes."""
+    """Redisson: testReleaseAcquire, testTryReleaseManyExpired. The second release returns 0, and no other permit is
+    released."""
     ann, ben = stage.actor("ann"), stage.actor("ben")
     token = ann.permit(2)
     ben.permit(2)

@@ -1,4 +1,4 @@
-"""What `make package` has made: each package is installed in a clean place, a server there takes a lock, and the
+"""The output of `make package`: each package is installed in a clean place, a server there takes a lock, and the
 command-line tool runs a command under one.
 
 REDISLOCK_PACKAGES says where the packages are; without it there is nothing to test here.
@@ -19,7 +19,7 @@ from harness.server import MODULE
 PACKAGES = Path(os.environ.get("REDISLOCK_PACKAGES") or "/nonexistent")
 pytestmark = pytest.mark.skipif(not PACKAGES.is_dir(), reason="`make package` builds what is tested here")
 
-#: What Debian 12 has: no newer one may be asked for.
+#: The version of Debian 12: no newer one may be required.
 GLIBC_MAX = (2, 36)
 INSTALLED_MODULE = "usr/lib/redis/modules/libredislock.so"
 INSTALLED_TOOL = "usr/bin/redislock"
@@ -38,7 +38,7 @@ def only(pattern):
 
 
 def run(*command):
-    """What a program prints."""
+    """The output of a program."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 

@@ -1,8 +1,8 @@
 """Names and owners of every form come back byte by byte, whatever way a lock is kept in and travels.
 
 A lock is written as narrowly as its name and its owner allow. They may have a number at the end of the name, a word
-that many names begin with, a UUID, a database. What is written otherwise is kept as it is, and what has no room beside
-it. Nobody may see a difference.
+that many names begin with, a UUID, a database. Other names are kept as they are, outside of the record if it has no
+room. No client may see a difference.
 """
 
 import os
@@ -90,7 +90,7 @@ def assert_held(server, held):
             assert replies[count + number] == token
             assert replies[2 * count + number] == 1
             assert replies[3 * count + number] == 0
-        # Nobody else's, and its own.
+        # It is denied to other owners, and granted to its own.
         for name, (owner, token) in mine.items():
             others = [other for other in OWNERS if other != owner]
             denied = cli.pipeline(
@@ -161,7 +161,7 @@ def test_more_words_than_are_kept_once(server):
     for connection in (cli, other):
         tokens = connection.pipeline(*[("LOCK.ACQUIRE", name, UUID, "PX", 60000) for name in names])
         assert connection.pipeline(*[("LOCK.FENCE", name) for name in names]) == tokens
-    # Seats are given up and taken by other words, while some names go on with theirs.
+    # Seats are given up and taken by other words, while some names keep theirs.
     assert set(cli.pipeline(*[("LOCK.RELEASE", name, UUID) for name in names[::2]])) == {1}
     new = [f"other-{word}:5" for word in range(700)]
     tokens = cli.pipeline(*[("LOCK.ACQUIRE", name, UUID, "PX", 60000) for name in new])
@@ -200,7 +200,7 @@ def test_slots_that_are_used_again_show_nothing_of_before(cli):
 
 
 def test_a_number_that_comes_again_is_another_lock(server, cli):
-    # A slot counts its lives in seven bits. One that was released must not be taken for one that is deleted now.
+    # A slot counts its lives in seven bits. A life that was released must not be taken for one that is deleted now.
     broken = int(module_info(cli)["broken"])
     cli("LOCK.ACQUIRE door alice PX 60000")
     assert cli("LOCK.RELEASE door alice") == 1
@@ -349,7 +349,7 @@ def test_dump_and_restore_keep_owner_and_token(start_server, server, cli):
         # Put over one that is there.
         other("RESTORE", name, 0, dump(cli, name), "REPLACE")
         assert other("LOCK.FENCE", name, token) == 1
-        # Under another name it is nobody's.
+        # Under another name it has no hold.
         other("RESTORE", name + b"!", 0, dump(cli, name))
         assert other("LOCK.INFO", name + b"!") is None
         assert other("DEL", name + b"!") == 1
@@ -430,7 +430,7 @@ COUNT = 100_000 // SLOW_FACTOR
 
 
 def used_memory(server):
-    """What the server has allocated."""
+    """The memory that the server has allocated."""
     return int(server.info("memory")["used_memory"])
 
 

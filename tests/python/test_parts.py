@@ -1,4 +1,4 @@
-"""How servers share the tests out among them, and the kit the drivers of a client."""
+"""The way in which servers share the tests among them, and the kit the drivers of a client."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "clients" / "conformance"))
 from kit.__main__ import of_this_part, part_of  # noqa: E402
 
-#: One that asks which server it has, and one that does not.
+#: A file that depends on the server, and one that does not.
 FILES = ("test_leaving.py", "test_ties.py")
 
 

@@ -193,7 +193,7 @@ def test_a_release_of_a_reserved_place_lets_the_next_in(server, cli):
 
 
 def test_nobody_can_come_back_to_the_place_of_an_owner_it_was_not_told(server, cli):
-    # CONTRACT 2: nil is all that the caller of '*' is told; such a place would hold up everybody for nothing
+    # CONTRACT 2: the caller of '*' would receive only nil; such a place would block all others for nothing
     take(cli, "door", "alice")
     try:
         assert take(cli, "door", "*", KEPT) is None
@@ -289,7 +289,7 @@ def test_places_work_in_transactions_and_scripts(cli, way):
 
 
 def test_many_owners_share_one_connection(cli):
-    # what it is made for: nobody blocks the others
+    # its purpose: no request blocks the others
     take(cli, "door", "alice")
     names = [f"task{n}" for n in range(50)]
     replies = cli.pipeline(*[f"LOCK.ACQUIRE door {name} PX 60000 {KEPT}" for name in names])
@@ -454,7 +454,7 @@ def test_free_permits_beside_reserved_ones(server, cli, reserved):
     assert isinstance(waiter.answer(), int)
 
 
-# Whose turn it is, clients that track the key are told
+# Clients that track the key are notified of the next turn
 
 
 class Poller:
@@ -471,7 +471,7 @@ class Poller:
         return self.cli(*self.words)
 
     def is_told(self):
-        """Whether anything was said of the key since it asked last."""
+        """Returns whether a message about the key came since the last call."""
         self.cli("PING")
         return bool(self.cli.pushes)
 

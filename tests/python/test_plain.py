@@ -16,7 +16,7 @@ SHORT = "Word " + "word " * 28 + "end."
 
 
 def found(tmp_path, name, text):
-    """What the check says of a file: a line of it and a kind for each finding."""
+    """The findings of the check in a file: a line of it and a kind for each."""
     path = tmp_path / name
     path.write_text(textwrap.dedent(text))
     told = subprocess.run([ROOT / "scripts" / "plain", path], capture_output=True, text=True)

@@ -14,7 +14,7 @@ LONG = ("quarantine", "600000")
 
 
 def left_ms(cli):
-    """What is left of the quarantine."""
+    """The remaining quarantine."""
     return int(module_info(cli)["quarantine_left_ms"])
 
 

@@ -119,7 +119,7 @@ def test_replicas_and_files_follow(start_server):
 
 
 def test_a_wall_clock_that_cannot_be_right_leaves_tokens_for_all(start_server, tmp_path):
-    # G4: 2^53 - 1 is the last token there is, so whoever raised one to it would end all locks
+    # G4: 2^53 - 1 is the last token there is, so raising one to it would end all locks
     clock = wall_clock.WallClock(wall_clock.build(tmp_path), tmp_path / "clock")
     clock.set_ahead(200 * 365 * 86_400)
     cli = start_server(environment=clock.environment).connect()

@@ -49,7 +49,7 @@ def request(chance, may_tie):
 
 
 def waiting_request(chance):
-    """One that may wait, for a while."""
+    """A request that may wait, for a while."""
     owner, block_ms = chance.choice(OWNERS), chance.choice([1, 5, 30])
     if chance.random() < 0.3:
         keys = chance.sample(KEYS, chance.randint(2, 4))
@@ -82,7 +82,7 @@ def check_limits(cli):
 
 
 def settle_down(cli):
-    """Short leases end, places lapse; strings go away, as LOCK.INFO cannot tell of them."""
+    """Short leases end, places lapse; strings are removed, as LOCK.INFO does not show them."""
     eventually(lambda: count(cli, "waiters") == 0, "nobody waits")
     for key in cli("KEYS *"):
         if cli("TYPE", key) != "redislock":
@@ -147,7 +147,7 @@ def test_replica_and_file_agree_after_random_requests(start_server, seed):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_left_after_random_requests(server, cli, seed):
-    # G3, G7: a waiter is answered, and no lock stays that nobody holds
+    # G3, G7: a waiter is answered, and no lock without a hold stays
     chance = random.Random(1000 + seed)
     for _ in range(10):
         waiting = [server.connect() for _ in range(4)]

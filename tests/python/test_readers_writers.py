@@ -1,10 +1,9 @@
 """LOCK.ACQUIRE ... SHARED: what readers and writers are promised, and who changes from one to the other.
 
-G1 (readers together or one writer), G5 (first come, first served; consecutive readers
-come in together), G9; LOCKHELD and downgrade. What shared locks have in common with the
-others is in test_files.py, test_replicas.py and test_seeing.py. How many there may be is in
-test_max_holders_and_waiters.py. What others test their readers-writer locks for is in
-test_other_suites_readers_writers.py.
+G1 (readers together or one writer), G5 (first come, first served; consecutive readers come in together), G9; LOCKHELD
+and downgrade. The tests that shared locks have in common with the others are in test_files.py, test_replicas.py and
+test_seeing.py. The limits on their number are in test_max_holders_and_waiters.py. The tests of others for their
+readers-writer locks are in test_other_suites_readers_writers.py.
 """
 
 import pytest

@@ -1,7 +1,7 @@
-"""What redis-py promises of its Lock, asked of a lock on LOCK.* commands.
+"""The promises of redis-py's Lock, applied to a lock on LOCK.* commands.
 
-The names follow redis-py's own tests of its lock, so that one can compare; the tests
-are written anew. harness/native_lock.py says what differs.
+The names follow redis-py's own tests of its lock, so that one can compare; the code is our own. harness/native_lock.py
+lists the differences.
 """
 
 import threading
@@ -36,7 +36,7 @@ def _nested_maps(reply, **_):
 
 @pytest.fixture
 def make(client):
-    """Makes locks called foo with a lease of a minute, unless told otherwise."""
+    """Makes locks called foo with a lease of a minute by default."""
 
     def make_lock(name="foo", timeout=60, **options):
         return NativeLock(client, name, timeout, **options)
@@ -174,7 +174,7 @@ def test_blocking_goes_on_until_the_lock_is_free(make):
 
 
 def waiting(lock):
-    """How many wait for the lock."""
+    """The number of requests that wait for the lock."""
     info = lock.redis.execute_command("LOCK.INFO", lock.name)
     return 0 if info is None else info[b"waiters"]
 
@@ -336,7 +336,7 @@ def run(target):
 
 
 def test_a_counter_guarded_by_the_lock_loses_nothing(make, client):
-    # What a lock is for: read, think, write; 6 threads, 20 times each
+    # The purpose of a lock: read, think, write; 6 threads, 20 times each
     client.set("counter", 0)
 
     def count():

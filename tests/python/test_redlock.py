@@ -40,7 +40,7 @@ def five(start_server):
 
 @pytest.fixture(scope="module")
 def clock_library(tmp_path_factory):
-    """What makes a wall clock that tests set."""
+    """The library for wall clocks that tests set."""
     return wall_clock.build(tmp_path_factory.mktemp("clock"))
 
 
@@ -51,7 +51,7 @@ def clocks(clock_library, tmp_path):
 
 
 def valid_seconds(lock):
-    """How long a hold is valid at most."""
+    """The longest validity of a hold."""
     return lock.lease_ms / 1000 * (1 - example.DRIFT)
 
 
@@ -132,7 +132,7 @@ async def test_a_renewal_needs_a_majority_that_has_the_token(five):
 
 
 def test_places_on_several_servers_let_one_too_many_in(start_server):
-    # Why there is no LIMIT: each of the three has two of three servers, and no server more than two holders.
+    # The reason why there is no LIMIT: each of the three has two of three servers, and no server more than two holders.
     nodes = Independent(start_server, 3).nodes
     majorities = {"ann": (0, 1), "ben": (1, 2), "cyd": (2, 0)}
     for owner, numbers in majorities.items():
@@ -164,7 +164,7 @@ async def test_after_a_restart_without_memory_there_are_two_holders(five):
     diary.granted(rival)
     assert holder.until > now() and rival.until > now()
     assert any("two holders" in fault for fault in diary.faults())
-    # What is left is the token.
+    # The token remains.
     assert rival.token > holder.token
     assert five.live("door", holder.token) == [1, 1, 0, 0, 0]
     assert five.live("door", rival.token) == [0, 0, 1, 1, 1]
@@ -301,7 +301,7 @@ async def test_steps_of_the_wall_clocks_neither_end_nor_extend_a_hold(start_serv
 
 
 def highest_of_one_round(nodes, owner):
-    """What Redlock without a second round would take for its token."""
+    """The token that Redlock would have without a second round."""
     token = max(take(node.admin, "door", owner) for node in nodes)
     for node in nodes:
         node.admin("LOCK.RELEASE", "door", owner)
@@ -310,7 +310,7 @@ def highest_of_one_round(nodes, owner):
 
 @on_a_loop
 async def test_the_highest_token_of_one_round_can_be_lower_than_the_one_before(start_server, clocks):
-    # Why there is a second round: both holders have three of five servers, and one server in common.
+    # The reason for a second round: both holders have three of five servers, and one server in common.
     servers = Independent(start_server, 5, clocks=clocks)
     clocks[0].set_ahead(30)
     await asyncio.sleep(STEP_SECONDS)
@@ -406,7 +406,7 @@ class Slow(Redlock):
 
 @on_a_loop
 async def test_attempts_that_overlap_have_different_tokens_in_any_order(five):
-    # D5: which of them is told first says nothing of their order. Only a broken lock lets two come through.
+    # D5: the order of their replies says nothing of their order. Only a broken lock lets two come through.
     slow, other = five.redlock("door", kind=Slow), five.redlock("door")
     attempt = asyncio.create_task(slow.attempt())
     await slow.asked.wait()

@@ -13,7 +13,7 @@ from harness.wire import refused
 
 
 def count_of(cli, key, owner):
-    """How many releases the hold takes; 0 if there is none."""
+    """The number of releases that the hold takes; 0 if there is none."""
     hold = hold_of(cli, key, owner)
     return 0 if hold is None else hold["count"]
 

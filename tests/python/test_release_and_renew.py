@@ -1,6 +1,6 @@
 """LOCK.RELEASE and LOCK.RENEW: only the holder's own, and exactly as asked.
 
-CONTRACT 2, G10 (nobody is released by another).
+CONTRACT 2, G10 (no owner is released by another).
 """
 
 import pytest

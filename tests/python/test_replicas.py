@@ -77,7 +77,7 @@ def test_a_full_resync_brings_everything(start_server):
 
 
 def test_a_replica_decides_nothing(start_server):
-    # CONTRACT 4: no lease ends there, nobody is granted
+    # CONTRACT 4: no lease ends there, and no request is granted
     server = start_server(*AT_ONCE)
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}", "--replica-read-only", "no")
     is_linked(replica)
@@ -187,7 +187,7 @@ def test_tokens_agree_after_an_older_token_was_told(start_server, how):
 
 
 def test_a_link_that_breaks_at_every_step(start_server):
-    # G13: the stream goes on where it broke off
+    # G13: the stream continues where it broke off
     server = start_server(*AT_ONCE, "--repl-backlog-size", "10mb")
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}")
     is_linked(replica)
@@ -207,7 +207,7 @@ def test_a_link_that_breaks_at_every_step(start_server):
 
 
 def test_full_resynchronisations_while_everything_changes(start_server):
-    # G13: what happens while the data set is on its way is behind it in the stream
+    # G13: changes while the data set is on its way follow it in the stream
     server = start_server(*AT_ONCE)
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}")
     cli, reader = server.connect(), replica.connect()
@@ -222,7 +222,7 @@ def test_full_resynchronisations_while_everything_changes(start_server):
     is_linked(replica)
     assert_replica_agrees(cli, reader)
     assert int(server.info("stats")["sync_full"]) > 3
-    # What a full resynchronisation has replaced may be freed in the background.
+    # The data that a full resynchronisation has replaced may be freed in the background.
     eventually(lambda: count(cli, "holds") == count(reader, "holds"), "nothing is left of the old data set")
 
 

@@ -1,4 +1,4 @@
-"""Holds of which their owners are not told: each is delivered or revoked, and nothing else is ever taken back (CONTRACT 6)."""
+"""Undelivered holds: each is delivered or revoked, and no other hold is ever revoked (CONTRACT 6)."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def pair(start_server):
 
 @pytest.fixture
 def stuck(pair):
-    """A primary whose replica stands still, so that what is not confirmed fails soon."""
+    """A primary whose replica is paused, so that unconfirmed grants fail soon."""
     primary, replica = pair
     with frozen(replica):
         primary.admin("CONFIG", "SET", "redislock.confirm-timeout", BRIEF_MS)
@@ -32,7 +32,7 @@ def stuck(pair):
 
 
 def acquire(server, owner, *options, lease_ms=LEASE_MS, name="door"):
-    """A request on a connection of its own that nobody reads yet."""
+    """A request on a connection of its own that is not read yet."""
     return server.ask("LOCK.ACQUIRE", name, owner, "PX", lease_ms, *options)
 
 
@@ -170,7 +170,7 @@ def test_what_a_demoted_server_was_to_revoke_is_delivered(pair):
 def granted_in_one_turn(server, options, *commands):
     """Bob holds, and Alice waits with these options: then this happens in the turn in which she is granted the lock.
 
-    Her connection is killed behind it. Gives the connection that sent the commands, and reads the first and the last."""
+    Her connection is killed after it. Gives the connection that sent the commands, and reads the first and the last."""
     cli = server.connect()
     take(cli, "door", "bob")
     alice = ask(server, "door", "alice", options)

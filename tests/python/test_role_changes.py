@@ -31,7 +31,7 @@ def pair(start_server):
 
 
 def test_nothing_is_written_while_a_failover_waits_for_its_heir(pair):
-    # G3, G7: no lease ends and nobody is granted until it is over; a write then would end the server
+    # G3, G7: no lease ends and no request is granted until it has ended; a write then would end the server
     old, new = pair
     cli = old.connect()
     scene = Scene(old)
@@ -61,11 +61,11 @@ def test_nothing_is_written_while_a_failover_waits_for_its_heir(pair):
 
 
 def offset_in(replication):
-    """How far the stream of the primary is."""
+    """The offset of the primary's stream."""
     return parse_info(replication)["master_repl_offset"]
 
 
-#: How, and how long a lease must last if it shall not end before.
+#: The ways of a role change, and the shortest lease that does not end before it.
 WAYS = [("killed", 2500), ("FAILOVER", 6000)]
 if IS_VALKEY and RELEASE >= (9, 1):
     WAYS.append(("FAILOVER COORDINATED", 4000))

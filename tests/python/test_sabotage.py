@@ -27,7 +27,7 @@ from harness.wall_clock import WallClock, build
 IS_SABOTAGED = os.environ.get("REDISLOCK_SABOTAGED", "") not in ("", "0")
 sabotaged_only = pytest.mark.skipif(not IS_SABOTAGED, reason="`make sabotage` builds the module for this")
 
-#: What the checker says when a rule is left out: one of these at least.
+#: The checker's findings when a rule is left out: one of these at least.
 MIXED = {
     "owner-check": ["it holds nothing with this token", "lives on after its end", "ended early", "two holders"],
     "fifo": ["passed in line"],
@@ -48,8 +48,8 @@ MIXED = {
     "replicas": ["the replica is not equal"],
 }
 ELSEWHERE = ["quarantine", "acknowledgement"]
-#: What random scripts on a primary and its replicas find (`make differ`). For each: what its judges say, one of these
-#: at least, and the groups of steps that are drawn, so that it is found soon.
+#: The findings of random scripts on a primary and its replicas (`make differ`). For each: what its judges say, one of
+#: these at least, and the groups of steps that are drawn, so that it is found soon.
 DIFFERING = {
     "leaver-wakes": (["could have it and waits"], ["leaving"]),
     "beside-reservations": (["could have it and waits"], ["crowds"]),
@@ -59,11 +59,11 @@ DIFFERING = {
     "written-over": (["overwritten:"], ["keys"]),
     "refused-keeps-place": (["it lost its place"], ["settings"]),
 }
-#: How long it is looked for.
+#: The time limit of the search.
 DIFFER_SECONDS = 100.0
 
 ROUNDS, CLIENTS, SECONDS = 5, 16, 2.0
-#: How long an answer is waited for: longer than the longest wait that is asked for.
+#: The time limit of an answer: longer than the longest wait that is requested.
 PATIENCE_SECONDS = 5.0
 STEPS_SECONDS = [-20, -3, 0, 7, 20]
 
@@ -75,7 +75,7 @@ def leaving_out(rule):
 
 @pytest.fixture(scope="session")
 def clock_library(tmp_path_factory):
-    """What lets a test step the wall clock of its server."""
+    """The library with which a test steps the wall clock of its server."""
     return build(tmp_path_factory.mktemp("clock"))
 
 
@@ -100,7 +100,7 @@ class Stepping:
 
 
 def one_round(start_server, clock, rule, seed, patience=PATIENCE_SECONDS):
-    """What the checker says of a load on a server that leaves out this rule."""
+    """The checker's findings for a load on a server that leaves out this rule."""
     server = start_server(*AT_ONCE, environment=clock.environment | leaving_out(rule))
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}", environment=leaving_out(rule))
     is_linked(replica)

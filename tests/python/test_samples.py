@@ -1,6 +1,6 @@
-"""What every released version has written is read for ever: payloads, snapshots, append-only files (tests/samples).
+"""The files of every released version are read for ever: payloads, snapshots, append-only files (tests/samples).
 
-harness/written.py makes the samples of a release. What 0.2.0 wrote is not read, and the log says so.
+harness/written.py makes the samples of a release. The files of 0.2.0 are not read, and the log says so.
 """
 
 import json
@@ -21,7 +21,7 @@ REASON = "redislock 0.1 or 0.2 has written it, and this version does not read th
 
 
 def expected_of(version):
-    """What the locks in the samples of a version look like."""
+    """The expected locks in the samples of a version."""
     return json.loads((SAMPLES / version / "expected.json").read_text())
 
 
@@ -81,7 +81,7 @@ def test_an_append_only_file_is_loaded(start_server, version, way, tmp_path):
     assert "malformed" not in server.log_text() and "does not know" not in server.log_text()
 
 
-# What is not read
+# Files that are not read
 
 
 def test_a_snapshot_of_0_2_is_refused_with_its_reason(start_server, tmp_path):

@@ -1,4 +1,5 @@
-"""What SECURITY.md says: recipes of rights, what one client can do to others, and where names and tokens show.
+"""The statements of SECURITY.md: recipes of rights, the actions of one client against others, and the places where
+names and tokens show.
 
 The page's own `ACL SETUSER` lines are executed here, on every server version.
 """
@@ -14,7 +15,7 @@ RECIPES = [
     line for line in (ROOT / "SECURITY.md").read_text().splitlines() if line.startswith("ACL SETUSER ")
 ]
 
-#: What each user of the recipes can do, and what it is refused. T stands for the token of lock:a.
+#: The rights of each user of the recipes, and its refusals. T stands for the token of lock:a.
 RIGHTS = {
     "app": (
         """LOCK.ACQUIRE lock:b app PX 60000 BLOCK 10|LOCK.MACQUIRE 2 lock:c lock:e app PX 60000|LOCK.FENCE lock:a T
@@ -81,7 +82,7 @@ def log_in(server, name, password):
     return connection
 
 
-#: What is allowed and has nothing to do here: no failover, no configuration file, no cluster.
+#: Commands that are allowed and have nothing to do here: no failover, no configuration file, no cluster.
 IN_VAIN = {"FAILOVER": "No failover", "CONFIG": "without a config file", "CLUSTER": "cluster support disabled"}
 
 
@@ -119,7 +120,7 @@ def test_a_recipe_allows_what_it_says_and_nothing_else(server, cli, recipes, nam
 
 
 def test_rights_cannot_make_writes_go_by_the_token(server, recipes):
-    # What LOCK.EXEC may run its user may run without it.
+    # A command that LOCK.EXEC may run its user may run without it.
     worker = log_in(server, "worker", recipes["worker"])
     with refused("FENCED"):
         worker("LOCK.EXEC lock:a 5 SET data:x 1")
@@ -170,7 +171,7 @@ def test_a_function_runs_exec_with_the_rights_of_its_caller(server, cli, token):
     assert cli("EXISTS other:x") == 0
 
 
-# What one client can do to others
+# The actions of one client against others
 
 
 def test_an_owner_is_a_name_and_no_secret(server, cli):
@@ -205,7 +206,7 @@ def test_one_owner_can_hold_for_longer_than_max_lease(server, cli):
     bob = server.ask("LOCK.ACQUIRE lock:a bob PX 100 BLOCK 300")
     assert bob.answer() is None
     assert owner_of(cli, "lock:a") == "mallory"
-    # What an operator can do.
+    # The actions of an operator.
     assert cli("DEL lock:a") == 1
     assert mallory("PING") == "PONG"
     assert cli("CLIENT", "KILL", "ID", mallory("CLIENT ID")) == 1
@@ -254,7 +255,7 @@ def test_a_user_without_dangerous_commands_may_not_list_an_owners_locks(server, 
         bob("LOCK.HELDBY alice")
 
 
-# Where names and tokens show
+# The places where names and tokens show
 
 
 def test_arguments_are_in_the_slow_log_and_the_monitor(server, cli, token):
@@ -317,7 +318,7 @@ def test_owners_and_tokens_are_in_dumps_and_files(start_server):
     assert b"the-owner" in files
 
 
-# What comes as a fact
+# Arguments of records
 
 
 def test_arguments_that_are_no_record_change_nothing(start_server):

@@ -10,7 +10,7 @@ from harness.replies import module_info, waiters_of
 from harness.samples import limited
 from harness.wire import refused
 
-# INFO redislock: what is told -> the name of its field.
+# INFO redislock: a quantity -> the name of its field.
 LOCKS = "locks"
 HOLDS = "holds"
 WAITERS = "waiters"

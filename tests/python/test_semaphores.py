@@ -1,8 +1,7 @@
 """LOCK.ACQUIRE ... LIMIT n: what a semaphore promises.
 
-G1 (at most n holders), G5, G6, G9; all users agree on n while anyone holds or waits. Which
-numbers are none is in test_bad_input.py; what others test their semaphores for is in
-test_other_suites_semaphores.py.
+G1 (at most n holders), G5, G6, G9; all users agree on n while anyone holds or waits. Invalid numbers are in
+test_bad_input.py; the tests of others for their semaphores are in test_other_suites_semaphores.py.
 """
 
 import threading
@@ -62,7 +61,7 @@ def test_a_request_of_another_kind_than_the_holders_is_refused(cli, options, wai
 
 
 def test_a_request_of_another_kind_than_the_waiters_is_refused(server, cli):
-    # CONTRACT 2: "while anyone holds or waits"; nobody holds between the DEL and the grant
+    # CONTRACT 2: "while anyone holds or waits"; there is no holder between the DEL and the grant
     take(cli, "pool", "alice", "LIMIT 1")
     bob = ask(server, "pool", "bob", "LIMIT 1")
     replies = cli.pipeline("MULTI", "DEL pool", "LOCK.ACQUIRE pool carol PX 60000", "EXEC")[-1]

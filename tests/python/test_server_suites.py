@@ -1,4 +1,4 @@
-"""What compares the servers' own tests with the module and without sees what it should.
+"""The comparison of the servers' own tests with the module and without sees the faults that it should.
 
 The comparison itself takes an hour or so: scripts/server-suites.
 """
@@ -70,11 +70,11 @@ def test_a_test_is_suspected_if_it_failed_or_was_not_reached_with_the_module():
     assert suspects(without, {**without, "c": Counter(ignore=1)}) == {"c": False}
     assert suspects({**without, "c": Counter(err=1)}, without) == {}
     assert suspects(without, {**without, WHOLE_FILE: Counter(err=1)}) == {WHOLE_FILE: False}
-    # How often there was a failover to wait for is chance; whether there was any is not.
+    # The number of failovers to wait for is chance; that there was one is not.
     loop = {"Wait failover by N with old N": Counter(ok=9)}
     assert suspects(loop, {"Wait failover by N with old N": Counter(ok=2)}) == {}
     assert suspects(loop, {}) == {"Wait failover by N with old N": False}
-    # What neither run reached is suspected in neither: the failure that kept them from it is.
+    # A test that neither run reached is suspected in neither: the failure that kept them from it is.
     assert suspects({"a": Counter(err=1)}, {"a": Counter(err=1)}) == {"a": True}
 
 
@@ -116,7 +116,7 @@ def test_every_entry_of_the_list_has_its_reason():
 
 
 def fuzzed(taken, refused, crashes=0, cycles=0, more=""):
-    """What is said against a run of the fuzzer with locks alone that ended so."""
+    """The findings for a run of the fuzzer with locks alone that ended so."""
     log = (
         "Lock restored\n" * taken
         + f"Done {cycles or taken + refused} cycles in 10 seconds.\n"

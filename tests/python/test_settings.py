@@ -85,14 +85,14 @@ def test_several_are_set_at_once_or_none(cli):
     assert (get(cli, "max-lease"), get(cli, "max-wait")) == ("70000", "80000")
 
 
-# Where settings come from
+# The sources of settings
 
 
 ARGUMENTS = ["max-lease", "60000", "max-waiters", "7", "allow-eviction", "yes"]
 
 
 def assert_as_in_arguments(cli):
-    """What ARGUMENTS say holds, and the rest is as it starts."""
+    """Checks that ARGUMENTS apply, and that the rest has its default."""
     for name, default in SETTINGS.items():
         expected = dict(zip(ARGUMENTS[::2], ARGUMENTS[1::2])).get(name, default)
         assert get(cli, name) == expected, name
@@ -138,7 +138,7 @@ def test_settings_as_lines_of_the_configuration_file(start_server):
 def test_the_server_does_not_start_with_a_wrong_argument(
     start_server, arguments, told
 ):
-    # G14: told at the start, not ignored; the log says which
+    # G14: reported at the start, not ignored; the log says which
     with pytest.raises(StartFailed) as failure:
         start_server(module_arguments=arguments)
     lines = [line for line in str(failure.value).splitlines() if "<redislock>" in line]
@@ -205,7 +205,7 @@ def test_a_load_that_failed_leaves_the_server_as_it_was(bare):
     assert_as_in_arguments(bare)
 
 
-# What settings do at once
+# The immediate effects of settings
 
 
 def test_a_new_limit_concerns_new_requests_only(cli):

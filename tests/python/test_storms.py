@@ -25,7 +25,7 @@ WARM_UP = 512
 #: Two pages of records, which may or may not be kept after any use: two bytes for each wait of the smallest storm.
 SPARE_BYTES = 2 * 24_576
 
-#: How many stand in a line behind one lock, where there are many.
+#: The number of waiters in the line of one lock, where there are many.
 OF_A_LOCK = 5
 
 #: Twenty times what a quiet machine shows with the largest crowd (docs/STORMS.md); what was measured is printed.
@@ -143,7 +143,7 @@ SCENES = [cascade, all_time_out, hang_up_while_granting, killed_while_granting, 
 
 
 def memory(server):
-    """What the server says it uses, once it frees nothing more.
+    """The server's own figure of its memory, once it frees nothing more.
 
     For every client that a module blocks it keeps up to two clients of its own with their buffers, some 17 kB each.
     When they are not needed any more it frees 50 of them every 100 ms.
@@ -179,8 +179,8 @@ def start_large(start_server):
 @pytest.mark.timeout(900)
 def test_storms_pass_and_leave_nothing_behind(start_large):
     server = start_large(max(SIZES))
-    # What the server keeps for that many connections, and what is made at the first use of anything or at the second,
-    # is not left behind by a storm.
+    # Memory that the server keeps for that many connections, and memory of the first use of anything or of the second,
+    # is not left by a storm.
     with Crowd(server.port, max(SIZES), "crowd"):
         pass
     for _ in range(2):
@@ -216,7 +216,7 @@ def blow(server, size, locks):
 
 @pytest.mark.timeout(120)
 def test_waits_that_end_together_end_in_several_turns(start_large):
-    # All of 19,000 used to be told in one turn of the event loop, in which the server was deaf for half a second.
+    # All of 19,000 used to be notified in one turn of the event loop, which blocked the server for half a second.
     size = 2000
     server = start_large(size)
     looker, sleeper = server.connect(), server.connect()
@@ -227,7 +227,7 @@ def test_waits_that_end_together_end_in_several_turns(start_large):
         end = wait_until_together(storm)
         # A try that came too late has ended waits, too.
         before = int(server.info("redislock")["redislock_timeouts"])
-        # The server sleeps through that moment, and finds with all that is over one look to take in each turn.
+        # The server sleeps through that moment, and finds with all expired leases one look to take in each turn.
         sleeper.send("DEBUG", "SLEEP", end - time.monotonic() + 0.3)
         looker.send_bytes(look * 40)
         seen = []

@@ -37,7 +37,7 @@ def end_connection(server, connection, way):
 
 
 def is_free(cli, key):
-    """Whether nobody holds the lock, and nothing is left of it."""
+    """Returns whether the lock has no holder, and nothing is left of it."""
     return owners_of(cli, key) == [] and cli("EXISTS", key) == 0
 
 
@@ -199,7 +199,7 @@ def test_the_binding_moves_to_the_newest_connection_of_the_owner(server, cli, ho
 
 @pytest.mark.parametrize("how", ["acquire", "renew"])
 def test_the_binding_moves_also_after_the_connection_has_closed(server, cli, how):
-    # CONTRACT 2: a client that comes back in time goes on as before, and is tied to its new connection
+    # CONTRACT 2: a client that comes back in time keeps its hold, and is tied to its new connection
     first, second = server.connect(), server.connect()
     token = take(first, "door", "alice", "EPHEMERAL 30000")
     close_and_settle(server, first)
@@ -375,7 +375,7 @@ def test_one_kept_holder_among_others(server, cli):
     eventually(lambda: owners_of(cli, "pool") == ["long"])
 
 
-# Where there is no connection
+# Requests without a connection
 
 
 @pytest.mark.parametrize("option", ["EPHEMERAL 0", "KEEPALIVE", "SHARED EPHEMERAL 5 KEEPALIVE"])

@@ -18,7 +18,7 @@ KINDS = ["", "SHARED", "LIMIT 3"]
 
 
 def is_free(cli, key):
-    """Whether nobody holds the lock, and nothing is left of it."""
+    """Returns whether the lock has no holder, and nothing is left of it."""
     return owners_of(cli, key) == [] and cli("EXISTS", key) == 0
 
 

@@ -1,7 +1,8 @@
 """A time to live that a user gives to a lock's key (CONTRACT 5, G13).
 
-The key has it as long as a hold goes on that was there when it was given, whatever else happens to that hold. A hold
-that begins in a lock without any other and a downgrade make the value of the key anew, and the key has none then. All who read the stream, and whatever file is loaded, have to agree with the primary on that.
+The key has it as long as a hold continues that was there when it was given, whatever else happens to that hold. A hold
+that begins in a lock without any other, and a downgrade, replace the value of the key, and the key has none then. All
+who read the stream, and whatever file is loaded, have to agree with the primary on that.
 """
 
 import pytest
@@ -33,7 +34,7 @@ def take_tied(server, key, kind, tie):
 
 
 def is_told(server, key, name, value):
-    """Waits until the hold of the key's first holder is as it is to be."""
+    """Waits until the hold of the key's first holder has this value."""
     eventually(lambda: dict(holds(server, key)[0])[name] == value, f"{key} is told of: {name} {value}")
 
 
@@ -54,7 +55,7 @@ def live(server):
         def key(what):
             return f"{what}-{name}"
 
-        # A connection closes, and readers are told how long the lease is from there.
+        # A connection closes, and readers receive the length of the lease from there.
         cut, bare, both = key("cut"), key("bare"), key("both")
         tasks = [take_tied(server, cut, kind, "EPHEMERAL 1000000")]
         tasks += [take_tied(server, bare, kind, "KEEPALIVE")]
@@ -64,7 +65,7 @@ def live(server):
             close_and_settle(server, task)
         is_told(server, bare, "keepalive", 0)
         kept += [cut, bare, both]
-        # On another connection such a lease stands still again.
+        # On another connection such a lease is paused again.
         for what, words in {
             "renewed": "LOCK.RENEW {} alice PX 1000000",
             "asked": f"LOCK.ACQUIRE {{}} alice PX 1000000 {kind}",
@@ -80,7 +81,7 @@ def live(server):
             other(words.format(key(what), raised))
             is_told(server, key(what), "keepalive", 1)
             kept.append(key(what))
-        # What travels word for word.
+        # Commands that are replicated word for word.
         take(cli, key("plain"), "alice", kind, lease_ms=10_000)
         give(cli, key("plain"))
         take(cli, key("plain"), "alice", kind)
@@ -114,7 +115,7 @@ def count_down(_server, cli):
 
 
 def readers(server, cli):
-    """Leases of readers end while others go on, or ask again in the very step, or begin."""
+    """Leases of readers end while others continue, or ask again in the very step, or begin."""
     for key in ("asks", "joins", "ends"):
         take(cli, key, "alice", "SHARED", lease_ms=30 if key == "ends" else 60_000)
         if key != "ends":
@@ -155,7 +156,7 @@ def several(server, cli):
 
 
 def out_of_line(server, cli):
-    """A waiter is let in beside others, or when a lease ends."""
+    """A waiter is granted alongside others, or when a lease ends."""
     take(cli, "beside", "alice", "LIMIT 2")
     take(cli, "beside", "bob", "LIMIT 2", lease_ms=200)
     take(cli, "after", "alice", lease_ms=200)
@@ -166,7 +167,7 @@ def out_of_line(server, cli):
 
 
 def compared(primary, others, keys):
-    """Whether all have the same of these keys as the primary, within what time has passed."""
+    """Returns whether all have the same of these keys as the primary, up to the time that has passed."""
     left = {key: primary.admin("PTTL", key) for key in keys}
     digest = primary.admin("DEBUG DIGEST")
     for other in others:
@@ -229,7 +230,7 @@ def test_a_ttl_by_a_user_breaks_all_holders_and_does_not_outlive_them(server, cl
 
 
 def test_a_waiter_does_not_wait_for_the_server_to_find_a_key_whose_time_is_over(start_server):
-    # G6. Where very many keys have a time to live, the server may find this one after seconds; here it never looks.
+    # G6. If very many keys have a time to live, the server may find this one after seconds; here it never looks.
     server = start_server()
     cli = server.connect()
     cli("DEBUG SET-ACTIVE-EXPIRE 0")

@@ -1,7 +1,7 @@
-"""Clients who are granted their locks in one turn of the event loop are told some at a time.
+"""Clients whose locks are granted in one turn of the event loop are notified some at a time.
 
-What is decided is decided at once (G6). A client that still waits for its turn to be answered may go away, be sent
-away or ask again like every waiter (G7, G8, G9).
+Grants are decided at once (G6). A client that still waits for its turn to be answered may go away, be sent away or ask
+again like every waiter (G7, G8, G9).
 """
 
 import time
@@ -20,8 +20,8 @@ from harness.wire import encode
 #: More than three turns tell.
 CLIENTS = 900
 
-#: How many looks are on their way at a time. Each takes its while: on a busy machine, too, turns run out of looks only
-#: if we are not heard of for tens of milliseconds.
+#: The number of looks that are on their way at a time. Each takes its while: on a busy machine, too, turns run out of
+#: looks only if we are not heard of for tens of milliseconds.
 LOOKS = 40
 LOOK = "for n = 1, 100000 do end return redis.call('INFO', 'clients')"
 
@@ -50,7 +50,7 @@ class Line:
         return [self.cli.read_any() for _ in commands]
 
     def release_all_and_look(self):
-        """Gives all locks back. Each later turn of the event loop takes a look, until nobody is blocked any more.
+        """Gives all locks back. Each later turn of the event loop takes a look, until no client is blocked any more.
         Returns how many clients were found blocked, each number once."""
         last = CLIENTS - 1
         look = look_in_a_turn("EVAL", LOOK, 0)
@@ -71,7 +71,7 @@ class Line:
         return blocked
 
     def hear(self, who):
-        """Waits until all of these were told; nobody is told twice."""
+        """Waits until all of these were notified; no client is notified twice."""
 
         def on_line(number, line):
             assert number not in self.told, (number, self.told[number], line)
@@ -80,7 +80,7 @@ class Line:
         self.crowd.hear(on_line, lambda: self.told.keys() >= set(who))
 
     def check_granted(self, who):
-        """Each of them was told the token that it holds."""
+        """Each of them received the token that it holds."""
         for number in who:
             token = int(self.told[number][1:])
             assert self.cli("LOCK.FENCE", f"lock:{number}", token) == 1
@@ -141,7 +141,7 @@ def test_waiters_that_go_before_they_are_told_leave_nothing_behind(line):
 
 
 def test_a_waiter_unblocked_before_its_turn_is_told_at_once(line):
-    # G7, G9: it was granted the lock before CLIENT UNBLOCK came; it learns of it, and is not told twice.
+    # G7, G9: it was granted the lock before CLIENT UNBLOCK came; it learns of it, and is not notified twice.
     last = CLIENTS - 1
     assert line.release_all_and(f"CLIENT UNBLOCK {line.ids[last]}") == [1]
     line.hear(range(CLIENTS))
@@ -149,7 +149,7 @@ def test_a_waiter_unblocked_before_its_turn_is_told_at_once(line):
 
 
 def test_a_waiter_unblocked_with_an_error_before_its_turn_holds_nothing(line):
-    # G7: the server says -UNBLOCKED itself. Then nobody knows of the grant.
+    # G7: the server says -UNBLOCKED itself. Then no client knows of the grant.
     last = CLIENTS - 1
     assert line.release_all_and(f"CLIENT UNBLOCK {line.ids[last]} ERROR") == [1]
     line.hear(range(CLIENTS))
@@ -182,7 +182,7 @@ def test_what_was_released_before_its_turn_stays_released(line):
 
 
 def test_a_server_that_becomes_a_replica_tells_everybody(line):
-    # G7: nobody waits for an answer that never comes.
+    # G7: no client waits for an answer that never comes.
     line.release_all_and("REPLICAOF 127.0.0.1 1")
     line.hear(range(CLIENTS))
     kinds = {told and told[:1] for told in line.told.values()}

@@ -1,4 +1,4 @@
-"""What CLIENT TRACKING and WATCH are told of locks of all kinds (CONTRACT 8).
+"""The messages of CLIENT TRACKING and WATCH about locks of all kinds (CONTRACT 8).
 
 Exactly when something changes that LOCK.INFO or LOCK.FENCE shows of the holds; the waiters are
 no part of it. By commands, and by what the module does on its own.
@@ -124,7 +124,7 @@ def test_no_change_is_told_to_nobody(server, cli, how, command):
     watcher.are()
 
 
-# What the module does on its own
+# Changes by the module itself
 
 both = pytest.mark.parametrize("teller", ["tracking", "BCAST", "WATCH"])
 
@@ -269,7 +269,7 @@ def test_readers_of_a_replica_are_told_too(start_server, how):
 
 
 def test_a_transaction_guarded_by_a_watched_lock(server, cli):
-    # The holder of a permit writes only if nobody came or went since it looked.
+    # The holder of a permit writes only if no other came or left since it looked.
     take(cli, "pool", "p1", "LIMIT 3")
     watcher = server.connect()
     for step, changes in (

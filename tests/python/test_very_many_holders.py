@@ -1,4 +1,4 @@
-"""Locks with so many holders that files and payloads have them in several blocks (src/lock/codec/blocks.rs)."""
+"""Locks with enough holders to fill several blocks of files and payloads (src/lock/codec/blocks.rs)."""
 
 import random
 
@@ -40,7 +40,7 @@ def test_a_lock_of_very_many_holders_is_saved_in_blocks(start_server, options, i
     fill(cli, options)
     before = state(cli)
     payload = dump(cli, "door")
-    # What the owners' names take alone, and with what is said of each.
+    # The size of the owners' names alone, and with the data of each.
     assert is_compressed == "yes" or 150_000 < len(payload) < 350_000, len(payload)
     cli("RESTORE", "door", 0, payload, "REPLACE")
     assert state(cli) == before

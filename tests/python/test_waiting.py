@@ -1,8 +1,7 @@
 """LOCK.ACQUIRE ... BLOCK: waiting in line.
 
-G5 (first come, first served), G7 (every waiter is answered once), G9 (one place for
-one owner). How a wait ends otherwise is in test_waiting_ends.py, what wakes a waiter
-in test_wake_up.py.
+G5 (first come, first served), G7 (every waiter is answered once), G9 (one place for one owner). Other ends of a wait
+are in test_waiting_ends.py, the wake-up of a waiter in test_wake_up.py.
 """
 
 import time
@@ -279,7 +278,7 @@ def test_many_repetitions_keep_one_place(server, cli):
     assert isinstance(requests[-1].answer(), int)
 
 
-# Commands behind a waiting request
+# Commands after a waiting request
 
 
 def test_commands_sent_behind_a_request_are_answered_in_order(server, cli):

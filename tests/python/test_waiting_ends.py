@@ -1,4 +1,4 @@
-"""How a wait ends without a grant: the waiter leaves, is sent away, or is one too many.
+"""The ends of a wait without a grant: the waiter leaves, is rejected, or is one too many.
 
 G7 (every waiter is answered exactly once), G8 (the dead do not hold up the living),
 CONTRACT 4 (limits).
@@ -135,7 +135,7 @@ def test_the_holder_that_disconnects_keeps_the_lock(server, cli):
 
 # Waiters whose going lets others in (G6)
 
-#: How a waiter can go. It is asked for no longer than this.
+#: The ways in which a waiter leaves. It is asked for no longer than this.
 GOINGS = {
     "it closes": lambda cli, waiter: waiter.leave(),
     "its machine resets the connection": lambda cli, waiter: waiter.crash(),
@@ -145,13 +145,13 @@ GOINGS = {
     "its owner withdraws": lambda cli, waiter: cli("LOCK.RELEASE door writer"),
     "its time is over": lambda cli, waiter: waiter.answer(),
 }
-#: Nobody leans on the server's cron, which comes by once a second here. What happens at once takes a millisecond.
+#: No test relies on the server's cron, which runs once a second here. An immediate action takes a millisecond.
 CRON_HZ, AT_ONCE_SECONDS, TURNS = 1, 0.4 * SLOW_FACTOR, 6
 
 
 @pytest.fixture(scope="module")
 def unhurried():
-    """A server that looks around by itself once a second only."""
+    """A server whose cron runs once a second only."""
     server = Server("--hz", CRON_HZ, "--dynamic-hz", "no").start()
     yield server
     server.stop()
@@ -159,7 +159,7 @@ def unhurried():
 
 
 def reader_behind_a_writer(server, block):
-    """ann reads, a writer waits to write, rob waits to read behind the writer."""
+    """ann reads, a writer waits to write, rob waits to read after the writer."""
     server.admin("LOCK.ACQUIRE door ann PX 3600000 SHARED")
     writer = server.ask("LOCK.ACQUIRE", "door", "writer", "PX", 3600000, "BLOCK", block)
     return writer, server.ask("LOCK.ACQUIRE door rob PX 3600000 SHARED BLOCK 0")
@@ -220,7 +220,7 @@ def test_a_release_withdraws_nobody_elses_request(server, cli):
 
 
 def test_client_unblock_timeout_ends_the_wait_with_nil_or_not_at_all(server, cli):
-    # G7; 0, and the wait goes on, is for Redis before 7.4, which may lose the answer
+    # G7; 0, and a wait that continues, is for Redis before 7.4, which may lose the answer
     bob, carol = line_up(server, cli, "bob", "carol")
     ended = cli("CLIENT", "UNBLOCK", bob.client_id)
     if HAS_UNBLOCK_TIMEOUT:
@@ -302,8 +302,8 @@ def test_client_unblock_as_the_lock_is_freed_loses_no_reply_and_no_lock(
 
 
 def answer_and_ping(request):
-    """A token, nil or UNBLOCKED, and then the connection goes on. Redis before 7.4 may
-    lose the answer of a client that it unblocks: then the connection must be closed.
+    """A token, nil or UNBLOCKED, and then the connection continues. Redis before 7.4 may lose the answer of a client
+    that it unblocks: then the connection must be closed.
     """
     try:
         answer = request.connection.read_any()
@@ -317,7 +317,7 @@ def answer_and_ping(request):
 
 @pytest.mark.parametrize("first", ["release", "kill"])
 def test_client_kill_as_the_lock_is_freed_leaves_it_to_the_next(server, cli, first):
-    # G8: granted and killed before it was told, in one packet; bob's lease is an hour
+    # G8: granted and killed before the grant was delivered, in one packet; bob's lease is an hour
     bob, carol = line_up(server, cli, "bob", "carol")
     release = "LOCK.RELEASE door alice"
     kill = ("CLIENT", "KILL", "ID", bob.client_id)

@@ -15,7 +15,7 @@ from harness.wire import refused
 SCRIPT_DEL = "return redis.call('DEL', KEYS[1])"
 SCRIPT_RELEASE = "return redis.call('LOCK.RELEASE', KEYS[1], 'alice')"
 
-# What a cause leaves in the place of the lock before the grant.
+# The value that a cause leaves in the place of the lock before the grant.
 CAUSES = {
     # the lock is freed
     "release": ["LOCK.RELEASE door alice"],
@@ -82,7 +82,7 @@ def perform(cli, cause, token, dumped):
 
 
 def dump_of_a_string(cli):
-    """What DUMP gives for a string, as text that goes back unchanged."""
+    """The output of DUMP for a string, as text that goes back unchanged."""
     cli("SET some:string value")
     dumped = cli("DUMP some:string")
     cli("DEL some:string")
@@ -196,7 +196,7 @@ def test_the_lease_of_the_holder_hands_the_lock_on(server, cli):
 
 
 def test_a_chain_of_short_leases_serves_everybody(server, cli):
-    # G3, G5, G6: nobody ever releases
+    # G3, G5, G6: no owner ever releases
     cli("LOCK.ACQUIRE door w0 PX 20")
     waiters = [
         server.ask("LOCK.ACQUIRE", "door", f"w{n}", "PX", 20, "BLOCK", 0)

@@ -29,7 +29,7 @@ def connect_and_be_reset(listener):
 
 
 def test_a_server_that_dies_before_it_is_asked_has_closed_the_connection(listener):
-    # It was a ConnectionResetError then, which nobody expects who asks whether a server has started.
+    # It was a ConnectionResetError then, which no caller expects who asks whether a server has started.
     client = connect_and_be_reset(listener)
     with pytest.raises(Closed):
         client("PING")

@@ -2,9 +2,9 @@
 
     run.py          the command: topologies side by side, round after round
     faults.py       which faults there are, and how they are drawn from a seed
-    injector.py     makes one fault after the other, and ends those whose time is over
-    acts.py         what each fault does to a server
-    topology.py     servers under load: what all topologies have in common
+    injector.py     makes one fault after the other, and ends those whose time has passed
+    acts.py         the effect of each fault on a server
+    topology.py     servers under load: the parts that all topologies have in common
     single.py       one server that is killed and comes back
     replicated.py   a primary, two replicas, three sentinels
     clustered.py    three primaries with a replica each, and slots that move

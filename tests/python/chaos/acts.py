@@ -1,6 +1,6 @@
-"""What each fault does to a server.
+"""The effect of each fault on a server.
 
-An act gives the function that ends it, or nothing if it is over at once.
+An act returns the function that ends it, or nothing if it has ended at once.
 """
 
 import resource
@@ -20,17 +20,18 @@ from .faults import REWRITING, WITHOUT_FILE
 
 #: Far less than an empty server uses.
 LITTLE_MEMORY = 100_000
-#: How many bytes can still be written when the disk is full.
+#: The number of bytes that can still be written when the disk is full.
 LAST_BYTES = 100
 #: Longer than any failure lasts.
 BREAK_SECONDS = 30.0
-#: What can come of a command to a server that has faults.
+#: The errors of a command to a server that has faults.
 TROUBLE = (ServerError, Closed, NoReply, OSError)
 WAYS_OF = {"onward": (ONWARD,), "back": (BACK,), "both ways": (ONWARD, BACK)}
 
 
 class Target(Server):
-    """A server whose wall clock can be set, and which is told of a full disk instead of being ended."""
+    """A server whose wall clock can be set, and which gets an error for a full disk instead of a signal that ends
+    it."""
 
     def __init__(self, *options, library=None, **more):
         super().__init__(*options, **more)
@@ -88,7 +89,8 @@ def forget(node):
 
 
 def has_hole(node):
-    """Whether zeros stand where a command should begin, as many as were left of a write that ended in the middle.
+    """Returns whether zeros stand where a command should begin, as many as remained of a write that ended in the
+    middle.
 
     No server of scripts/servers opens a file that was begun by a rewrite for appending. So what is written after the
     half was cut off goes behind where that was. With `appendfsync always` the server ends first.
@@ -116,7 +118,7 @@ def disk(fault, node):
 
 
 def answers(node):
-    """Whether it answers. One that is about to end does not."""
+    """Whether it answers. A server that is about to end does not."""
     try:
         node.admin("PING")
     except ServerError:
@@ -127,7 +129,7 @@ def answers(node):
 
 
 def limit_files(node, size):
-    """How large its files can become."""
+    """Limits the size of its files."""
     _, hard = resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (size, hard))
 
@@ -204,7 +206,7 @@ def breaks(topology, node, lock, *words):
 
 
 def is_broken_by(topology, node, lock, words):
-    """Whether this server did it; notes it, also if nobody knows."""
+    """Returns whether this server did it; notes it, also if that is unknown."""
     sent, connection = time.monotonic(), None
     try:
         connection = Connection(node.port)
@@ -237,7 +239,7 @@ def cut(topology):
 
 
 def stall(topology, *ways):
-    """Nothing goes these ways to or from a server any more, and nobody is told."""
+    """Drops all traffic these ways to or from a server, without notice."""
 
     def act(fault, node):
         for door in topology.doors_of(node):

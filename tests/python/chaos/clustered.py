@@ -21,11 +21,11 @@ from .faults import WITH_FILE, WITHOUT_FILE
 from .replicated import ALL, MAJORITY
 from .topology import HEALING_SECONDS, KEPT, LIMITS, LOCKS, Topology
 
-#: How long a move waits until all is well.
+#: The limit on the time that a move waits until all is well.
 STEADY_SECONDS = 6.0
-#: How a replica takes over: with its primary, without it, without anybody.
+#: The ways in which a replica takes over: with its primary, without it, without a vote.
 ORDERS = {"ask": (), "order": ("FORCE",), "force": ("TAKEOVER",)}
-#: A replica that was told to take over gives up after 5 seconds; one more for a busy machine.
+#: A replica that was ordered to take over gives up after 5 seconds; one more for a busy machine.
 TAKING_OVER_SECONDS = 6.0
 CLIENTS, PATIENT = 3, 1
 
@@ -95,7 +95,7 @@ class Clustered(Topology):
         return found if is_well else None
 
     def is_steady(self):
-        """Whether all have their roles, and agree on who has which slot, since when."""
+        """Returns whether all have their roles, and agree on who has which slot, since when."""
         try:
             roles = self.roles()
             if not roles or not all(is_up(node) for node in self.nodes):
@@ -108,14 +108,15 @@ class Clustered(Topology):
         return all(len(each) == 1 for each in owners) and agree(ages)
 
     def is_settled(self):
-        """Whether each that was told to take over has done so, or given it up: it says so, and does it later."""
+        """Returns whether each replica that was ordered to take over has done so, or given up: it acknowledges the
+        order at once, and acts later."""
         now = time.monotonic()
         return all(until < now or is_primary(replica) for replica, until in self.taking_over.items())
 
-    # What is done to it
+    # The faults
 
     def failover(self, fault, node):
-        """A replica is told to take over."""
+        """Orders a replica to take over."""
         pair = next(pair for pair in self.pairs if node in pair)
         replica = next(other for other in pair if other is not node) if is_primary(node) else node
         if self.injector.is_deaf(replica):
@@ -147,7 +148,7 @@ class Two(Cluster):
         self.nodes, self.ids = nodes, [node.admin("CLUSTER MYID") for node in nodes]
 
     def move(self, way, key, source=0):
-        """As before; also if it was refused at the very end, when the new owner's claim spreads by itself."""
+        """As before; also if it was refused at the very end, when the new owner's claim spreads on its own."""
         slot, target = self.slot(key), 1 - source
         if self.owner_seen_by(self.nodes[target], slot) != self.ids[target]:
             try:
@@ -173,18 +174,18 @@ def name_of(tag, lock):
 
 
 def claims(node, ids):
-    """How old the claims of these primaries are, as this node knows it."""
+    """The ages of the claims of these primaries, as this node knows them."""
     epochs = epochs_seen_by(node)
     return [epochs[each] for each in ids]
 
 
 def agree(ages):
-    """Whether all know the same, and no two claims are of one age."""
+    """Returns whether all know the same, and no two claims are of one age."""
     return all(each == ages[0] and len(set(each)) == len(each) for each in ages)
 
 
 def has_slot(node, tag):
-    """Whether it has the slot of this tag, as it knows itself."""
+    """Returns whether it has the slot of this tag, as it knows itself."""
     return owner_seen_by(node, tag) == node.admin("CLUSTER MYID")
 
 

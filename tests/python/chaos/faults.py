@@ -1,4 +1,4 @@
-"""Which faults there are, and how they are drawn from a seed.
+"""The faults, and the way in which they are drawn from a seed.
 
 The faults of a round are drawn before anything happens, and depend on nothing but the
 seed. So what is drawn is the same each time; when it happens is up to the machine.
@@ -15,7 +15,7 @@ WITH_FILE, WITHOUT_FILE, REWRITING = "with its file", "without its file", "while
 WAYS = ("onward", "back", "both ways")
 SLOT_WAYS = ("by hand", "atomically")
 
-#: What can be different from one fault of a kind to the next.
+#: The details in which faults of a kind can differ.
 DETAILS = {
     "kill": (WITH_FILE, WITHOUT_FILE, REWRITING),
     "stall": WAYS,
@@ -27,7 +27,7 @@ DETAILS = {
     "delete": range(6),
 }
 
-#: How long each kind lasts, in seconds; others are over at once.
+#: The duration of each kind, in seconds; others end at once.
 LASTING = {
     "pause": (0.1, 2.5),
     "kill": (0.0, 2.5),
@@ -46,7 +46,7 @@ class Fault(NamedTuple):
     """One fault, before anybody knows which server is what."""
 
     kind: str
-    #: Which server, in the order of the topology.
+    #: The index of the server in the topology.
     at: int
     #: Rather the one that grants at that moment.
     at_primary: bool

@@ -70,7 +70,7 @@ class RedlockLoad(Diary):
         assert self.failure is None, repr(self.failure)
 
     def run(self):
-        """Runs all of them, until told to stop."""
+        """Runs all of them, until they are stopped."""
         try:
             asyncio.run(self.all_work())
         except Exception as failure:  # a thread's failure would else be lost
@@ -97,7 +97,7 @@ class RedlockLoad(Diary):
             await client.aclose()
 
     async def hold(self, lock, chance):
-        """What a holder does."""
+        """The actions of a holder."""
         while chance.random() < 0.4:
             await asyncio.sleep(chance.random() * lock.lease_ms / 2000)
             if now() > lock.until or not await lock.extend():
@@ -108,5 +108,5 @@ class RedlockLoad(Diary):
             await lock.__aexit__()
 
     def grants(self):
-        """How many locks were granted until now."""
+        """The number of locks that were granted until now."""
         return len(self.tokens())

@@ -1,4 +1,4 @@
-"""Makes one fault after the other, and ends those whose time is over."""
+"""Makes one fault after the other, and ends those whose time has passed."""
 
 import time
 from collections import Counter
@@ -27,7 +27,8 @@ class Active(NamedTuple):
 class Injector:
     """Makes the faults of a plan, no two that last at one server at a time.
 
-    What each kind does is the topology's `acts`: they get the fault and its server, and give what ends it, or None.
+    The topology's `acts` implement each kind: they receive the fault and its server, and return the function that ends
+    it, or None.
     """
 
     def __init__(self, topology, plan, note=lambda text: None):
@@ -79,7 +80,7 @@ class Injector:
             self.active.append(Active(fault, node, time.monotonic() + fault.seconds, end))
 
     def target(self, fault):
-        """Which server it meets: one that hears us."""
+        """The server that it hits: one that answers us."""
         nodes = self.topology.nodes
         hearing = [node for node in nodes[fault.at:] + nodes[:fault.at] if not self.is_deaf(node)]
         if fault.at_primary:
@@ -87,11 +88,11 @@ class Injector:
         return hearing[0] if hearing else nodes[fault.at]
 
     def is_busy(self, node, fault):
-        """Whether the fault has to wait until another one is over."""
+        """Returns whether the fault must wait until another one has ended."""
         return self.is_deaf(node) or fault.seconds and any(active.node is node for active in self.active)
 
     def is_deaf(self, node):
-        """Whether it is stopped or dead."""
+        """Returns whether it is stopped or dead."""
         return any(active.node is node and active.fault.kind in DEAF for active in self.active)
 
     def hearing(self):
@@ -111,5 +112,5 @@ class Injector:
 
 
 def name_of(fault):
-    """What it is counted as."""
+    """The name under which it is counted."""
     return fault.kind if isinstance(fault.detail, (int, float, type(None))) else f"{fault.kind} {fault.detail}"

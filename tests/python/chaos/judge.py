@@ -1,4 +1,4 @@
-"""What may not have happened, and what must be so in the end."""
+"""The violations that must not have happened, and the state that must hold in the end."""
 
 import time
 from collections import Counter
@@ -7,21 +7,21 @@ from typing import NamedTuple
 from .faults import drawn
 from .injector import Injector
 
-#: How many grants the clients get before the first fault, and after the last one.
+#: The number of grants to clients before the first fault, and after the last one.
 GRANTS = 5
 
 
 class Outcome(NamedTuple):
-    """What a round did, and what was wrong."""
+    """The summary of a round, and its violations."""
 
     topology: str
     mode: str
     seed: str
-    #: How often each kind of fault was made, or could not be.
+    #: The number of faults of each kind that were made, or could not be.
     made: dict
     refused: dict
     grants: int
-    #: The errors that clients were told.
+    #: The errors that clients received.
     told: dict
     #: Texts, one for each thing that was wrong.
     wrong: list
@@ -60,5 +60,5 @@ def verdict(topology):
 
 
 def told(topology):
-    """The errors that clients were told, and how often."""
+    """The errors that clients received, and their counts."""
     return dict(sum((load.told for load in topology.loads), Counter()))

@@ -1,8 +1,8 @@
 """A primary, two replicas and three sentinels.
 
-With `confirm all` or `majority`, and a quarantine as long as the longest lease, nobody is
-told that it holds what another may rely on, no matter which server is promoted. `LOCAL` promises no such
-thing: it is there to show that the judge sees it.
+With `confirm all` or `majority`, and a quarantine as long as the longest lease, no client receives a hold that another
+may rely on, no matter which server is promoted. `LOCAL` promises no such thing: it is there to show that the judge sees
+it.
 """
 
 from harness.group import Group, is_primary
@@ -58,5 +58,5 @@ class Replicated(Topology):
 
 
 def promote(fault, node):
-    """Somebody makes it a primary, whatever it knows, beside the one that there is."""
+    """Makes it a primary, whatever it knows, in addition to the existing one."""
     node.admin("REPLICAOF NO ONE")

@@ -1,9 +1,9 @@
-"""What was done and found, added up and written down."""
+"""The actions and findings, added up and written down."""
 
 import json
 from collections import Counter
 
-#: What has to happen at least in a run of a topology, or it proves nothing.
+#: The least that must happen in a run of a topology, or it proves nothing.
 FAULTS_MIN = 20
 GRANTS_MIN = 100
 
@@ -26,7 +26,7 @@ def summed(outcomes):
 
 
 def too_little(line):
-    """Why a run of a topology proves nothing."""
+    """The reason why a run of a topology proves nothing."""
     found = []
     if line["faults"] < FAULTS_MIN:
         found.append(f"only {line['faults']} faults")
@@ -36,7 +36,7 @@ def too_little(line):
 
 
 def is_good(lines):
-    """Whether enough was done, and nothing was wrong."""
+    """Returns whether enough was done, and nothing was wrong."""
     return not any(line["wrong"] or too_little(line) for line in lines)
 
 

@@ -41,7 +41,7 @@ def main():
 
 
 def arguments():
-    """What the caller wants."""
+    """The arguments of the caller."""
     parser = argparse.ArgumentParser(prog="scripts/chaos", description="Faults at random against real servers.")
     parser.add_argument("topologies", nargs="*", metavar="topology", help=f"of {', '.join(TOPOLOGIES)} (all)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of faults for each topology (60)")
@@ -58,13 +58,13 @@ def arguments():
 
 
 def command(words):
-    """What makes this run again."""
+    """The command that repeats this run."""
     line = ["scripts/chaos", *words.topologies, f"--server {NAME} --seconds {words.seconds:.0f} --seed {words.seed}"]
     return " ".join(line + ([f"--mode '{words.mode}'"] if words.mode else []))
 
 
 def told(line):
-    """Tells of a topology as soon as it is done."""
+    """Reports a topology as soon as it is done."""
     print(report.as_text(line), flush=True)
     return line
 
@@ -108,7 +108,7 @@ def end(topology, yard, outcome):
 
 
 class Notes:
-    """What was done, and when."""
+    """The actions and their times."""
 
     def __init__(self, name, is_told):
         self.name, self.is_told, self.lines = name, is_told, []

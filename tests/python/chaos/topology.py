@@ -16,17 +16,18 @@ from harness.roamers import LEASE_MS_MAX, Load
 
 from . import acts
 
-#: How long servers may take to recover from all that was done to them.
+#: The time that servers may take to recover from all faults.
 HEALING_SECONDS = 90.0
-#: How long somebody may wait for what is free when all is healed: longer than a quarantine, and than a busy machine.
+#: The time that a client may wait for a free lock when all is healed: longer than a quarantine, and than a busy
+#: machine.
 IDLE_SECONDS = 10.0
 #: The most readers of one lock, by default.
 HOLDERS_MAX = 10_000
 #: A quarantine that is as long as the longest lease.
 QUARANTINE_MS = LEASE_MS_MAX
-#: A file that may lack the last writes. A replica whose disk is full goes on without it, and does not end itself.
+#: A file that may lack the last writes. A replica whose disk is full continues without it, and does not exit.
 KEPT = ("--appendonly", "yes", "--appendfsync", "everysec", "--replica-ignore-disk-write-errors", "yes")
-#: What one can hold, and what several can.
+#: The locks with one holder, and those with several.
 LOCKS, LIMITS = ("door", "gate"), {"pool": 2}
 #: Clients of one load. The last of them wait for each answer, however long it takes.
 CLIENTS, PATIENT = 6, 2
@@ -39,16 +40,16 @@ class Topology:
     name = ""
     #: The ways in which it can be set up, one round after the other.
     modes = ()
-    #: How often each kind of fault is drawn.
+    #: The weight of each kind of fault.
     kinds = {}
-    #: What is special about the details of its faults.
+    #: The special details of its faults.
     details = {}
-    #: How many servers the faults are for.
+    #: The number of servers that the faults are for.
     size = 1
     #: All that clients take.
     locks = (*LOCKS, *LIMITS)
-    #: How far from the true time a wall clock is set. Tokens rise over what a server forgot if its clock, and the
-    #: lead that its tokens had, differ by less than the quarantine.
+    #: The distance from the true time to which a wall clock is set. Tokens rise over what a server forgot if its clock,
+    #: and the lead that its tokens had, differ by less than the quarantine.
     clock_seconds = 0.15
 
     def __init__(self, yard, library, mode, seed):
@@ -66,7 +67,7 @@ class Topology:
             **self.more_acts(),
         }  # fmt: skip
 
-    # What each topology is
+    # The parts that each topology defines
 
     def started(self):
         """Starts the servers."""
@@ -77,7 +78,7 @@ class Topology:
         return [Load(self.nodes, CLIENTS, LOCKS, self.stubborn(), PATIENT, self.seed, LIMITS)]
 
     def stubborn(self):
-        """How many clients come back for what they may have given up, which not each mode allows."""
+        """The number of clients that return for holds that they may have given up, which not every mode allows."""
         return 0
 
     def more_acts(self):
@@ -85,21 +86,21 @@ class Topology:
         return {}
 
     def is_primary(self, node):
-        """Whether this one grants."""
+        """Returns whether this one grants."""
         return True
 
     def heal(self):
-        """Waits until the servers are as they should be, after all faults are over."""
+        """Waits until the servers are healthy again, after all faults have ended."""
 
     def granting(self):
         """The servers that grant, each with its locks and its replicas, when all are healed."""
         return [(node, self.locks, []) for node in self.nodes]
 
     def more_faults(self):
-        """What else may not have happened."""
+        """Further violations."""
         return []
 
-    # What all can do
+    # The parts that all share
 
     def start(self, *options, kind=acts.Target, **more):
         """Starts a server that can have faults, or one of another kind."""
@@ -133,7 +134,7 @@ class Topology:
         return stack
 
     def grants(self):
-        """How many locks were granted until now."""
+        """The number of locks that were granted until now."""
         return sum(load.grants() for load in self.loads)
 
     def goes_on(self, grants=5):
@@ -158,7 +159,7 @@ class Topology:
             raise AssertionError(f"{failure}: {seen[-1]}") from None
 
     def idles(self):
-        """G6: the clients that could have what they wait for in every look of `IDLE_SECONDS`, while clients go on."""
+        """G6: the clients that could have their locks in every look of `IDLE_SECONDS`, while clients continue."""
         deadline = time.monotonic() + IDLE_SECONDS
         while (found := self.idles_now()) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -172,7 +173,7 @@ class Topology:
             return []  # What else is wrong is told when all is to come to rest.
 
     def unrest(self):
-        """What is not as it should be; nothing if all is."""
+        """The current faults; empty if there are none."""
         try:
             groups = self.granting()
             found = [text for group in groups for text in unrest_of(*group)]
@@ -182,7 +183,7 @@ class Topology:
 
 
 def unrest_of(node, locks, replicas):
-    """What is not as it should be at a server that grants; nothing if all is."""
+    """The faults at a server that grants; empty if there are none."""
     found = [f"{lock} cannot be taken" for lock in locks if not is_taken(node, lock)]
     found += [] if is_empty(node) else ["somebody holds or waits"]
     return found + ["a replica has other locks" for replica in replicas if digest(node) != digest(replica)]
@@ -195,7 +196,7 @@ def idle_at(node, locks):
 
 
 def is_taken(node, lock):
-    """Whether somebody new could take the lock; gives it back."""
+    """Returns whether a new owner can take the lock; releases it."""
     owner = f"last-{time.monotonic_ns()}"
     if node.admin("LOCK.ACQUIRE", lock, owner, "PX", LEASE_MS_MAX) is None:
         return False
@@ -203,13 +204,13 @@ def is_taken(node, lock):
 
 
 def is_empty(node):
-    """Whether nobody holds or waits for anything."""
+    """Returns whether the server has no holds and no waiters."""
     info = module_info(node.admin)
     return [info[name] for name in ("locks", "holds", "waiters")] == ["0", "0", "0"]
 
 
 def digest(node):
-    """What the server has."""
+    """The digest of the server's data."""
     return node.admin("DEBUG DIGEST")
 
 

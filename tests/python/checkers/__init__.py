@@ -1,4 +1,4 @@
-"""The checkers: what no lock can have done, whoever looks (docs/HISTORY_CHECKER.md).
+"""The checkers: violations that no lock can have shown, from any point of view (docs/HISTORY_CHECKER.md).
 
 They read two things. A *history* is all that clients asked and were replied. A *view* is what one server shows of all
 its locks at one moment. Each file defends guarantees, and has the checks of both:
@@ -18,7 +18,7 @@ its locks at one moment. Each file defends guarantees, and has the checks of bot
     assert faults(history) == []             at any time one server decided
     assert faults(history, MANY) == []       several servers decided, perhaps without knowing of each other
 
-Beside them: evidence.py (what requests to one server prove of holds), spans.py (that as spans of time), view.py,
+Also: evidence.py (conclusions from requests to one server), spans.py (these as spans of time), view.py,
 journal.py (histories as files), and __main__.py, the program that judges such files.
 """
 

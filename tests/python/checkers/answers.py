@@ -16,12 +16,12 @@ NOT_REFUSED = {None, "WRONGTYPE", "UNBLOCKED"}
 
 
 def unanswered(evidence):
-    """G7: requests that nobody ever answered."""
+    """G7: requests that were never answered."""
     return [f"never answered: {r}" for r in evidence.history if r.error == UNANSWERED]
 
 
 def early_nils(evidence):
-    """G7: nil before the wait was over."""
+    """G7: nil before the end of the wait."""
     released = {}
     for request in evidence.history:
         if request.command == "release":

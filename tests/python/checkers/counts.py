@@ -1,4 +1,4 @@
-"""G3, G8: whether INFO counts what is there, what was published, and what clients were told."""
+"""G3, G8: checks the counts in INFO against the state, the events, and the replies to clients."""
 
 from .evidence import LOST, UNANSWERED
 from .view import COUNTED, ENDS, NOW, TOTALS
@@ -29,14 +29,14 @@ def miscounted(view):
 
 
 def unbalanced(before, after, events):
-    """Whether the counters moved by what was published, and by what there is more or less now."""
+    """Checks that the counters moved by the published events, and by the difference between the two states."""
     moved = {name: after.info[name] - before.info[name] for name in TOTALS}
     told = {counter: sum(event == name for _, event in events) for name, counter in COUNTED.items()}
     found = []
     for name in ("grants", "expirations"):
         if moved[name] != told[name]:
             found.append(f"counts: {moved[name]} {name} were counted and {told[name]} published")
-    # One event tells of all holds of a lock that were broken.
+    # One event reports all holds of a lock that were broken.
     for name in ("releases", "broken"):
         if moved[name] < told[name] or (moved[name] and not told[name] and name == "broken"):
             found.append(f"counts: {moved[name]} {name} were counted and {told[name]} published")
@@ -49,7 +49,7 @@ def unbalanced(before, after, events):
 
 
 def left_overs(evidence):
-    """G3, G8, G13: what the server shows at the end, against what clients were told."""
+    """G3, G8, G13: the server's state at the end, against the replies to clients."""
     found = []
     for end in evidence.history:
         if end.command == "end":
@@ -69,7 +69,7 @@ def counted_otherwise(evidence, counted):
     for request in evidence.history:
         codes[request.code] = codes.get(request.code, 0) + 1
         if request.is_granted:
-            # It may be told again, by a retry for some of them.
+            # It may be reported again, by a retry for some of them.
             locks_of[request.reply] = max(locks_of.get(request.reply, 0), len(request.keys))
         locks_lost += len(request.keys) if request.error in (LOST, UNANSWERED) else 0
         is_nil = request.is_acquire and not request.error and request.reply is None

@@ -11,7 +11,7 @@ LINK = re.compile(r"'([^']*)' waits for '([^']*)' and there for '([^']*)'")
 
 
 def false_cycles(evidence):
-    """G11: what can be told from outside of the cycle that a refusal names."""
+    """G11: checks the cycle that a refusal names, as far as it is visible from outside."""
     asked = requests_by_owner(evidence)
     holds = {}
     for hold in evidence.holds:

@@ -2,10 +2,10 @@
 
 from .view import COUNTED, END_EVENTS, NOTHING
 
-#: How many holds a payload may bring, beside those that are there in the end.
+#: The number of holds that a payload may bring, in addition to those that are there in the end.
 RESTORED_MAX = 8
 
-#: Which server events begin and end the life of a value that a user wrote.
+#: The server events that begin and end the life of a value that a user wrote.
 WRITTEN = {"set", "sunionstore"}
 GONE = {"del", "expired", "rename_from", "move_from", "evicted", "restore", "rename_to", "move_to", "copy_to"}
 
@@ -13,8 +13,8 @@ GONE = {"del", "expired", "rename_from", "move_from", "evicted", "restore", "ren
 def disordered(before, after, events):
     """G15: events as ((db, name), event), between two views of a quiet server.
 
-    What is followed of each lock is how many hold it. RESTORE brings holds that are not published. So there may be
-    several answers; the one that INFO gives must be among them.
+    The state that is followed is the number of holders of each lock. RESTORE brings holds that are not published. So
+    there may be several answers; the one that INFO gives must be among them.
     """
     found, told = [], {}
     for place, event in events:
@@ -29,14 +29,13 @@ def disordered(before, after, events):
 
 
 def can_lead(start, end, events):
-    """Whether these events can make `end` holders of `start`."""
+    """Returns whether these events can make `end` holders of `start`."""
     # A state has four numbers:
     # - how many hold;
     # - how many holds were replaced whose end was not published yet;
     # - how many were over when the others were broken, which may be published behind those;
-    # - how many payloads are still to be restored.
-    # The server tells of RESTORE at once, and so perhaps ahead of what happened to locks before it. It may come
-    # anywhere.
+    # - how many payloads are still to be restored. The server reports RESTORE at once, and so perhaps before earlier
+    # events of locks. It may come anywhere.
     states = with_restored({(start, 0, 0, events.count("restore"))}, end)
     for event in events:
         if event != "restore":
@@ -60,7 +59,7 @@ def with_restored(states, end):
 
 
 def after_event(live, owed, late, left, event):
-    """What can be so after one event of the lock."""
+    """The possible states after one event of the lock."""
     after = set()
     if event == "lock.broken":
         after |= {(live, 0, late, left)} if owed else {(0, 0, late + over, left) for over in range(live)}
@@ -74,10 +73,11 @@ def after_event(live, owed, late, left, event):
 
 
 def overwritten(after, events):
-    """CONTRACT 5: what was written stays until a user or the server removes it. Flushes and swaps are told as no place.
+    """CONTRACT 5: what was written stays until a user or the server removes it. Flushes and swaps are reported with no
+    place.
 
-    A grant before the write may be published behind it, with the end of its hold behind that. That happens when the
-    end of an earlier hold was still to be published (G15). So a grant is held against the module if no end follows it.
+    A grant before the write may be published after it, with the end of its hold after that. That happens when the end
+    of an earlier hold was still to be published (G15). So a grant is held against the module if no end follows it.
     """
     written, granted, found = set(), set(), []
     for place, event in events:

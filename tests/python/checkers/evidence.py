@@ -1,8 +1,8 @@
-"""What the requests of many clients prove about the holds of locks of all kinds.
+"""The conclusions from the requests of many clients about the holds of locks of all kinds.
 
-Each client writes down every request: when it was sent, when the reply came, what it was.
-All clients of one machine share a monotonic clock. What cannot be known (when between the
-two the server acted, when it saw a connection close) is taken in favour of the server:
+Each client writes down every request: when it was sent, when the reply came, what it was. All clients of one machine
+share a monotonic clock. An unknown moment (when between the two the server acted, when it saw a connection close) is
+chosen in favour of the server:
 
     start    from here on the hold is certain: the first reply that told of it
     until    up to here its lease lasts in any case, counted from the request that set it
@@ -25,10 +25,9 @@ EXCLUSIVE, SHARED = "exclusive", "shared"
 class Request(NamedTuple):
     """One request of one client, and its reply."""
 
-    #: acquire, macquire, renew, release, fence, info, heldby, del, close; LOCK.EXEC is count
-    #: (of INCR, whose replies tell the order) or write (of SET GET, which tells what was there).
-    #: Not to the server: use (of a resource that refuses old tokens; 1 if it took this one), and
-    #: end (what was seen when all was done)
+    #: acquire, macquire, renew, release, fence, info, heldby, del, close; LOCK.EXEC is count (of INCR, whose replies
+    #: give the order) or write (of SET GET, which returns the earlier value). Not to the server: use (of a resource
+    #: that refuses old tokens; 1 if it took this one), and end (what was seen when all was done)
     command: str
     keys: tuple
     owner: str  # the one that asks; of heldby: the one that is asked about
@@ -55,12 +54,12 @@ class Request(NamedTuple):
 
     @property
     def is_acquire(self):
-        """Whether it asks for locks."""
+        """Returns whether it asks for locks."""
         return self.command in ("acquire", "macquire")
 
     @property
     def is_granted(self):
-        """Whether it asked for locks and got them."""
+        """Returns whether it asked for locks and got them."""
         return self.is_acquire and not self.error and self.reply is not None
 
     @property
@@ -74,7 +73,7 @@ LOST, UNANSWERED = "LOST", "UNANSWERED"
 #: Within this the server has seen what was done to a connection, and has done what follows from it.
 CLOSE_SECONDS = 1.0
 
-#: How much longer than its lease a hold may be seen to live: generous, as all ask the clock.
+#: The time that a hold may be seen to live beyond its lease: generous, as all ask the clock.
 LATE_SECONDS = 0.1
 
 
@@ -116,7 +115,7 @@ class Hold:
         return max(self.proof, min(self.until, self.cut))
 
     def covers(self, request):
-        """Whether it certainly lived all the time that this request took."""
+        """Returns whether it certainly lived all the time that this request took."""
         return self.start <= request.sent and request.answered <= self.end
 
     def is_proved(self, request):
@@ -126,7 +125,7 @@ class Hold:
             self.proof, self.proved_by = request.sent, request
 
     def is_denied(self, request):
-        """Notes that it was over when this reply came, if it had begun when the request was sent."""
+        """Notes that it had ended when this reply came, if it had begun when the request was sent."""
         self.until = min(self.until, request.sent)
         if request.sent >= self.start and request.answered < self.dead:
             self.dead, self.denied_by = request.answered, request
@@ -192,7 +191,7 @@ def _least_from(numbers):
 
 
 class Evidence:
-    """All holds that a history tells of, and what is wrong already by itself."""
+    """All holds of a history, and the violations that show already."""
 
     def __init__(self, history):
         self.history = sorted(history, key=lambda request: request.sent)
@@ -299,7 +298,7 @@ class Evidence:
         self._bind(new)
 
     def _came_before(self, later, hold):
-        """Notes that of two requests at once the one sent later was served first, and that what it got is over."""
+        """Notes that of two concurrent requests the one sent later was served first, and that its hold has ended."""
         hold.until, hold.dead = hold.start, later.start
         hold.denied_by = hold.born
         self.holds.append(hold)
@@ -315,7 +314,7 @@ class Evidence:
                 hold.closes(request)
 
     def _proved(self, request):
-        """The hold that this request was told it was about; None if it was told of none, or of one that nobody knows."""
+        """The hold that this reply was about; None if it was about none, or about an unknown one."""
         hold = self._own(request)
         if request.reply != 1:
             self._told_no(hold, request)
@@ -361,7 +360,7 @@ class Evidence:
         hold.is_denied(request)
 
     def _see_info(self, request):
-        """What the owner itself sees of its count."""
+        """The count as the owner itself sees it."""
         hold = self.current.get((request.lock, request.owner))
         if hold is None or request.reply is None:
             return
@@ -380,7 +379,7 @@ class Evidence:
 
     _see_write = _see_count
 
-    # What anybody sees of holds
+    # Holds as every client sees them
 
     def _look_from_outside(self):
         told = {}  # token: the first reply that tells of it

@@ -25,7 +25,7 @@ def overlaps(evidence):
 
 
 def wrong_views(evidence):
-    """G1, G2: what LOCK.FENCE, INFO, HELDBY, EXEC and DEL told against what was certain."""
+    """G1, G2: the replies of LOCK.FENCE, INFO, HELDBY, EXEC and DEL against the certain spans."""
     commands = {"fence", "info", "count", "write", "del"}
     looks = [r for r in evidence.history if r.command in commands and r.error not in (LOST, UNANSWERED)]
     found = []
@@ -38,7 +38,7 @@ def wrong_views(evidence):
 
 
 def is_against(look, spans):
-    """Whether a reply denies what was certain."""
+    """Returns whether a reply denies a certain hold."""
     tokens = [hold.token for _, _, _, hold in spans]
     if look.command == "fence" and look.token is None:
         return look.reply is None or look.reply < max(tokens)
@@ -61,7 +61,7 @@ def is_against(look, spans):
 
 
 def wrong_pictures(evidence):
-    """Holders that nobody was made, or that cannot be together."""
+    """Holders without a grant, or that exclude each other."""
     found = []
     for look in evidence.history:
         if look.error or not look.reply:

@@ -13,10 +13,10 @@ from pathlib import Path
 from .evidence import EXCLUSIVE, LOST, UNANSWERED, Request, Seen
 
 FORMAT = 1
-#: Whether one server decides at any time, or several that may not know of each other.
+#: One server decides at any time, or several that may not know of each other.
 ONE, MANY = "one", "many"
 
-#: What is written of an invocation only if it was said. In seconds; endless is null.
+#: The fields of an invocation that are written only if they are set. In seconds; endless is null.
 SAID = {
     "mode": EXCLUSIVE, "lease": 0.0, "place": 0.0, "reentrant": False, "ephemeral": None,
     "keepalive": False, "token": None, "connection": "",
@@ -24,7 +24,7 @@ SAID = {
 
 
 class NotAHistory(Exception):
-    """What is wrong with a file, and in which line."""
+    """The faults of a file, and their lines."""
 
 
 # Writing
@@ -66,7 +66,7 @@ def invocation(number, request):
 
 
 def completion(number, request):
-    """What came back; None if nothing ever did."""
+    """The reply; None if there never was one."""
     if request.error == UNANSWERED or (request.error == LOST and request.gone == inf):
         return None
     event = {"event": "complete", "id": number, "time": request.answered}
@@ -112,7 +112,7 @@ def read(lines):
 
 
 def header(event):
-    """What the first line says of the servers."""
+    """The first line's statement about the servers."""
     if event["format"] != FORMAT or event["servers"] not in (ONE, MANY):
         raise NotAHistory(f"the first line must be of format {FORMAT}, and servers one or many")
     return event["servers"]

@@ -1,8 +1,8 @@
-"""G6: nobody waits beside a lock that is free.
+"""G6: no request waits for a lock that is free.
 
-In a history a lock may not be free for longer than STALL_SECONDS beside a waiter, nor may a place beside its holders be.
-Each check goes through the history in the order of time, once for each lock: n log n. In a view no waiter may be one
-that could be granted.
+In a history a lock may not be free for longer than STALL_SECONDS while a request waits, nor may a place among its
+holders be. Each check goes through the history in the order of time, once for each lock: n log n. In a view no waiter
+may be one that could be granted.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,7 +18,7 @@ CLOSING = 1.0
 
 
 def idle_locks(evidence):
-    """G6: somebody waited, and for all that anybody knows nobody held the lock."""
+    """G6: requests that waited while the lock was free, as far as the history shows."""
     taken = may_be_taken(evidence)
     gaps = {lock: gaps_between([span[:2] for span in spans]) for lock, spans in taken.items()}
     found = []
@@ -30,10 +30,10 @@ def idle_locks(evidence):
 
 
 def idle_places(evidence):
-    """G6: somebody waited for a place beside holders of its kind, and there was one.
+    """G6: requests that waited for a place among holders of their kind while there was one.
 
     No request for the lock in another way can have stood before it. `max-holders` is not known here, and must not have
-    been reached. `idle_locks` tells of locks that nobody can have held at all.
+    been reached. `idle_locks` reports locks that cannot have had any holder.
     """
     taken, lines, gaps, found = may_be_taken(evidence), in_queue(evidence), {}, []
     free = {lock: gaps_between([span[:2] for span in spans]) for lock, spans in taken.items()}
@@ -56,7 +56,7 @@ def waits_for_one(evidence):
 
 
 def longest_in(evidence, wait, gaps):
-    """How long a request waited within one of these gaps at the most."""
+    """The longest that a request waited within one of these gaps."""
     starts, ends = gaps
     until = min(wait.answered, evidence.last_answer)
     within = range(bisect_right(ends, wait.sent), bisect_left(starts, until))
@@ -101,7 +101,7 @@ def may_be_taken(evidence):
     """
     found = {}
     for hold in evidence.holds:
-        # It was told soon after it had begun.
+        # The reply came soon after it had begun.
         start = max(hold.born, hold.start - STALL_SECONDS)
         span = (start, min(hold.dead, hold.latest + LATE_SECONDS), None if hold.modes else hold.mode)
         found.setdefault(hold.lock, []).append(span)
@@ -143,7 +143,7 @@ def idle(view, holders_max):
     for (db, client), places in parties.items():
         seen = [(view.places[db, name], waiter) for name, waiter in places]
         if all(fits(place, waiter, holders_max, len(seen) > 1) for place, waiter in seen):
-            # (If there is a string in its place, it is told so when its turn comes.)
+            # (If there is a string in its place, it receives that error when its turn comes.)
             is_free = all(place.type in ("none", "redislock") for place, _ in seen)
             what = "could have it and waits" if is_free else "waits for a key that is no lock"
             names = ", ".join(name for name, _ in places)
@@ -152,7 +152,7 @@ def idle(view, holders_max):
 
 
 def fits(place, waiter, holders_max, is_party):
-    """Whether nobody who holds the lock, or stands before it in line, is in the way of this one."""
+    """Returns whether no holder of the lock, and no request ahead in the queue, blocks this one."""
     ahead = place.queue[: place.queue.index(waiter)]
     holders = [hold for hold in place.holders if hold["owner"] != waiter["owner"]]
     if any(each["state"] == "blocked" for each in ahead) or (is_party and ahead):

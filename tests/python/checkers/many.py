@@ -1,4 +1,5 @@
-"""What owners may rely on, whatever becomes of the servers: the judgement of several that may not know of each other.
+"""The promises that owners may rely on, whatever happens to the servers: the judgement of several that may not know of
+each other.
 
     certain span   from the reply to a grant or a renewal until its lease, counted from
                    the moment that the request was sent; or until the owner sent its
@@ -8,9 +9,9 @@
     G2             if the servers forget nothing, no owner was told 0 before its lease can have ended
     G4             tokens rise over all servers and locks
 
-A request without an answer proves nothing. Of one server `checkers.faults` concludes more: that one carries out requests
-one by one and forgets nothing, so a reply tells of the time before it, too. Here it does not. A server may have lost
-what it had, and one that was promoted answers for what it never heard of.
+A request without an answer proves nothing. For one server `checkers.faults` concludes more: one server carries out
+requests one by one and forgets nothing, so a reply proves something about the time before it, too. Here it does not. A
+server may have lost what it had, and one that was promoted answers for what it never heard of.
 """
 
 from collections import defaultdict
@@ -38,7 +39,7 @@ class Hold(NamedTuple):
     end: float
 
 
-#: What an owner is told of a hold that may have begun: by the first word of its error.
+#: The replies for a hold that may have begun: by the first word of the error.
 MAY_HAVE_BEGUN = {"NOREPLICAS", "UNBLOCKED", LOST, UNANSWERED}
 
 
@@ -74,7 +75,7 @@ def certain_spans(history, breaks=()):
 
 
 def is_promise(request):
-    """Whether the owner was told that it holds the lock."""
+    """Returns whether the owner received the lock."""
     if request.command == "renew":
         return request.reply == 1
     return request.is_granted
@@ -99,9 +100,9 @@ def token_faults(history, limits=None):
     """G4: tokens rise over all servers and locks.
 
     A request that was refused for want of replicas, or lost, may have begun a hold all the same. A server may have been
-    promoted before it heard that the hold was undone. If its owner asks again there, it is told the token from then.
+    promoted before it heard that the hold was undone. If its owner asks again there, it receives the token from then.
     So of two locks the tokens rise by when each hold was first asked for. Of one lock that is held alone they rise by
-    when they were told.
+    the times of the replies.
     """
     grants = [request for request in history if request.is_granted]
     first_asked = first_asks(history)
@@ -116,8 +117,8 @@ def token_faults(history, limits=None):
 
 
 def first_asks(history):
-    """When each grant was asked for first: by its own request, or by an earlier one of its owner that got no answer.
-    That is the first one since the owner was told that it held this lock."""
+    """When each grant was asked for first: by its own request, or by an earlier one of its owner that got no answer. It
+    is the first one since the owner received this lock."""
     found, unanswered = {}, {}
     for request in sorted(history, key=lambda request: request.sent):
         if not request.is_acquire:
@@ -131,12 +132,12 @@ def first_asks(history):
 
 
 def may_have_begun(error):
-    """Whether a request for a lock may have begun a hold that its owner was not told of."""
+    """Returns whether a request for a lock may have begun a hold without its owner knowing."""
     return error.partition(" ")[0] in MAY_HAVE_BEGUN
 
 
 def never_broken(history, breaks):
-    """The requests of those owners whose holds nobody can have ended on purpose."""
+    """The requests of those owners whose holds no client can have ended on purpose."""
     holds = defaultdict(list)
     for request in history:
         holds[request.lock, request.owner].append(request)
@@ -144,14 +145,14 @@ def never_broken(history, breaks):
 
 
 def is_broken(requests, breaks):
-    """Whether somebody may have ended a hold on purpose between the first and the last of these requests."""
+    """Returns whether a client may have ended a hold on purpose between the first and the last of these requests."""
     first, last = min(each.sent for each in requests), max(each.answered for each in requests)
     met = [each for each in breaks if each.answered > first and each.sent < last]
     return any(each.lock in (None, requests[0].lock) for each in met)
 
 
 def early_ends(history):
-    """G2: an owner was told that it holds nothing while its lease ran."""
+    """G2: owners that lost their hold while its lease ran, according to a reply."""
     found, lease_ends = [], {}
     for request in sorted(history, key=lambda request: request.sent):
         where = request.lock, request.owner

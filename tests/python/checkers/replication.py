@@ -19,7 +19,7 @@ def differing(primary, copies):
 
 
 def differences(here, there, place):
-    """How two servers differ in what one name stands for."""
+    """The differences between two servers in the value of one name."""
     if here.type != there.type:
         return [f"{place}: type {here.type}, there {there.type}"]
     found = []

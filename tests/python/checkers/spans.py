@@ -4,17 +4,17 @@ from .evidence import EXCLUSIVE
 
 
 def is_limit(mode):
-    """Whether this is the mode of a semaphore."""
+    """Returns whether this is the mode of a semaphore."""
     return mode.startswith("limit")
 
 
 def agree(one, other):
-    """Whether a lock can be asked for in both ways at the same time."""
+    """Returns whether a lock can be requested in both modes at the same time."""
     return one == other or not (is_limit(one) or is_limit(other))
 
 
 def go_together(one, other):
-    """Whether a lock can be held in both ways at the same time."""
+    """Returns whether a lock can be held in both modes at the same time."""
     return one == other != EXCLUSIVE
 
 
@@ -58,5 +58,5 @@ def requests_by_owner(evidence):
 
 
 def is_minted(owner):
-    """Whether this is an owner that the server made; a client that is refused is not told its name."""
+    """Returns whether the server made this owner; a client that is refused does not learn its name."""
     return len(owner) == 36 and owner.count("-") == 4

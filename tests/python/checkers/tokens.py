@@ -19,7 +19,7 @@ def with_highest_before(asked, told):
 
 
 def grants_of(evidence):
-    """{token: (when it was asked for, when it was told first, locks, owners)}"""
+    """{token: (time of the request, time of the first reply, locks, owners)}"""
     found = {}
     for request in evidence.history:
         if request.is_granted:

@@ -1,8 +1,8 @@
-"""What one server shows of all its locks at one moment."""
+"""The state of all locks of one server at one moment."""
 
 from typing import NamedTuple
 
-#: What INFO counts: how much there is now, and what happened, by the event that is published for it.
+#: The counts in INFO: the current numbers, and the totals, by the event that is published for each.
 NOW = ("locks", "holds", "waiters")
 COUNTED = {
     "lock.acquired": "grants",
@@ -11,7 +11,7 @@ COUNTED = {
     "lock.broken": "broken",
 }
 TOTALS = tuple(COUNTED.values())
-#: How holds end: the events, and the counters.
+#: The ends of holds: the events, and the counters.
 END_EVENTS, ENDS = set(COUNTED) - {"lock.acquired"}, TOTALS[1:]
 
 
@@ -46,7 +46,7 @@ class View(NamedTuple):
         return [(place, waiter) for place, seen in self.places.items() for waiter in seen.queue]
 
     def is_like(self, other):
-        """Whether nothing but time has passed between the two."""
+        """Returns whether nothing but time has passed between the two."""
         return outline(self) == outline(other)
 
 

@@ -1,4 +1,4 @@
-"""What random scripts for servers have in common: which client, which lock, which owner, and what is asked for.
+"""The parts that random scripts for servers share: the choice of client, lock, owner, and request.
 
 An author of scripts has `chance`, `favourite` (the lock that most steps are for) and `kinds` (how each lock is held).
 It says what a duration, a patience, an acquire, a LOCK command, a command on keys, and a packet (`send`) are to it.
@@ -6,9 +6,9 @@ It says what a duration, a patience, an acquire, a LOCK command, a command on ke
 
 
 class Draws:
-    """What is drawn in the same way, no matter who plays it."""
+    """The draws that are the same for every player."""
 
-    #: What there is to draw from.
+    #: The values to draw from.
     LOCKS = NAMES = OWNERS = ()
     CLIENTS = 0
 

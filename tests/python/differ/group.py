@@ -12,13 +12,13 @@ from harness.server import Server
 from .look import Eye
 from .script import DBS
 
-#: How long replicas may take to have all that the primary has.
+#: The time that replicas may take to catch up with the primary.
 CATCH_UP_SECONDS = 3.0 * SLOW_FACTOR
 DATABASES = len(DBS)
 
 
 def options_of(seed):
-    """How the servers of an episode are set up."""
+    """The options of the servers of an episode."""
     chance = random.Random(f"{seed} servers")
     preamble = chance.choice(["yes", "no"])
     line = ["--hz", chance.choice([1, 1, 1, 10]), "--appendonly", "yes", "--appendfsync", "no"]
@@ -59,7 +59,7 @@ class Chain:
         self.link()
 
     def fails_over(self):
-        """The replica becomes the primary by FAILOVER, which lets nobody write in between."""
+        """The replica becomes the primary by FAILOVER, which blocks all writes in between."""
         old, new = self.nodes[:2]
         # Up for the replica is not online yet for its primary.
         eventually(lambda: "state=online" in str(old.info("replication").get("slave0")), "it can take over")
@@ -83,12 +83,12 @@ class Chain:
             is_linked(node)
 
     def faults(self, primary):
-        """How replicas differ from what the primary shows, once they have had time to have all of it."""
+        """The differences between replicas and the primary, once they have had time to catch up."""
         names = dict(zip(("the replica", "its replica"), self.nodes[1:]))
         return [line for name, node in names.items() for line in lasting(primary, name, self.eyes[node])]
 
     def faults_of_files(self, primary):
-        """How servers that have loaded the primary's files differ from what the primary shows."""
+        """The differences between the primary and servers that have loaded its files."""
         node = self.primary
         fields = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
         eventually(lambda: all(node.info("persistence")[field] == "0" for field in fields), "no file is being written")
@@ -99,7 +99,7 @@ class Chain:
         return found + self.faults_of_file(primary, "a server with its append-only file", log, "yes")
 
     def faults_of_file(self, primary, name, file, is_log):
-        """How a server that is started with this file differs from what the primary shows."""
+        """The differences between the primary and a server that is started with this file."""
         copy = Server("--appendonly", is_log, "--databases", DATABASES, environment=self.environment)
         source, target = self.primary.directory / file, copy.directory / file
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
@@ -112,7 +112,7 @@ class Chain:
 
 
 def lasting(primary, name, eye):
-    """How a server differs from the primary for good."""
+    """The lasting differences between a server and the primary."""
     deadline = time.monotonic() + CATCH_UP_SECONDS
     while True:
         found = differing(primary, {name: eye.view()})

@@ -28,7 +28,7 @@ class Eye:
 
     def view(self):
         """All that can be seen, with one packet for the locks and one for the owners."""
-        # The server notices that a key's time is over when somebody looks at it.
+        # The server notices that a key has expired when a client looks at it.
         places = [(db, name) for db in DBS for name in NAMES]
         commands = [("SELECT", DBS[0])]
         for db in DBS:
@@ -51,7 +51,7 @@ class Eye:
 
 
 def place_of(kind, ttl, info):
-    """What the replies to TYPE, PTTL and LOCK.INFO FULL say."""
+    """Parses the replies to TYPE, PTTL and LOCK.INFO FULL."""
     if info is None or isinstance(info, ServerError):
         return Place(kind, ttl)
     info = as_map(info)

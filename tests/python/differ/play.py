@@ -16,16 +16,16 @@ from harness.wire import Closed, ServerError, encode
 
 from .script import CLIENTS, SETTINGS, SHORT_MS, Author
 
-#: How long a client that could be granted may wait once nothing happens any more: whatever `hz` is.
+#: The time that a client that could be granted may wait once all activity has ended: whatever `hz` is.
 BOUND_SECONDS = 0.25 * SLOW_FACTOR
-#: When all that is short is over; then it must be seen to be over within QUIET_SECONDS.
+#: The time until all short leases and waits have expired; then the servers must be quiet within QUIET_SECONDS.
 SHORT_SECONDS = (max(SHORT_MS) + 15) / 1000
 QUIET_SECONDS = 5.0 * SLOW_FACTOR
-#: While clients are paused nobody is granted anything, and a while after it.
+#: No request is granted while clients are paused, and for a while after it.
 PAUSE_SECONDS = 0.1 * SLOW_FACTOR
 #: A lease with less left than this is one that was to end.
 ENDING_MS = 60_000
-#: Told to subscribers between the commands: what has no keyspace event.
+#: Published to subscribers between the commands: actions without a keyspace event.
 MARKS = "marks"
 #: Errors that a random script can meet. It has no cluster, no quarantine, no `confirm` and no users without rights.
 KNOWN = CODES - {"MOVED", "TRYAGAIN", "CROSSSLOT", "QUARANTINE", "NOREPLICAS", "NOPERM"} | {"BUSYKEY", "EXECABORT"}
@@ -41,7 +41,7 @@ class Request:
     words: tuple
     reply: object = None
     is_open: bool = True
-    #: Where what a DUMP gives is kept.
+    #: The slot that keeps the output of a DUMP.
     slot: int = 0
 
     def __str__(self):
@@ -55,7 +55,7 @@ class Request:
         return self.reply.code if isinstance(self.reply, ServerError) else None
 
     def keys_and_owner(self):
-        """What LOCK.ACQUIRE and LOCK.MACQUIRE ask for, and for whom."""
+        """The locks that LOCK.ACQUIRE and LOCK.MACQUIRE ask for, and the owner."""
         if self.words[0] == "LOCK.ACQUIRE":
             return {self.words[1]}, self.words[2]
         if self.words[0] == "LOCK.MACQUIRE":
@@ -64,7 +64,7 @@ class Request:
         return set(), None
 
     def may_replace(self, older):
-        """Whether it may have taken over the place of this one."""
+        """Returns whether it may have taken over the place of this one."""
         if self.words[0] in ("EVAL", "EXEC"):
             return True
         (keys, owner), (old_keys, old_owner) = self.keys_and_owner(), older.keys_and_owner()
@@ -148,7 +148,7 @@ class Player:
         return self.chain.primary.admin(*words)
 
     def cleans_up(self):
-        """Nobody holds, waits or has a place anywhere, and all settings are as they were."""
+        """Resets everything: no holds, waiters or places are left, and all settings are as they were."""
         self.admin("CLIENT", "UNPAUSE")
         for name, values in SETTINGS.items():
             self.admin("CONFIG", "SET", f"redislock.{name}", values[-1])
@@ -201,7 +201,7 @@ class Player:
         for request in sent:
             if request.words[:2] == ("CLIENT", "PAUSE"):
                 self.paused_until = time.monotonic() + PAUSE_SECONDS
-        # Short leases and waits are over `SHORT_SECONDS` after the last command that may have begun one.
+        # Short leases and waits have ended `SHORT_SECONDS` after the last command that may have begun one.
         client.connection.send_bytes(b"".join(encode(*request.words) for request in sent))
         self.comes_to_rest(client)
         for request in client.open:
@@ -219,7 +219,7 @@ class Player:
         eventually(is_done, f"an answer to {client.open}", pause=0.0005)
 
     def is_blocked(self, client):
-        """Whether the server says so."""
+        """Returns whether the server says so."""
         line = self.admin("CLIENT", "LIST", "ID", client.id)
         fields = dict(field.partition("=")[::2] for field in line.split())
         return "b" in fields.get("flags", "")
@@ -251,7 +251,7 @@ class Player:
         for client in list(self.clients.values()):
             self.takes(client)
 
-    # What is only known now
+    # Values that are only known now
 
     def resolved(self, client, command):
         """The command with what its '@' words stand for; None if there is nothing to stand for."""
@@ -280,7 +280,7 @@ class Player:
     # Clients that leave
 
     def waiting(self, step):
-        """One of the clients that wait; None if nobody does."""
+        """One of the waiting clients; None if there is none."""
         found = [client for client in self.clients.values() if client.open]
         return found[step.client % len(found)] if found else None
 
@@ -387,7 +387,7 @@ class Player:
         self.heard()
 
     def heard(self):
-        """What was published until now, as ((db, name), event); (None, event) of all keys."""
+        """The events published until now, as ((db, name), event); (None, event) of all keys."""
         mark = f"rest {time.monotonic_ns()}"
         self.admin("PUBLISH", MARKS, mark)
         found = []
@@ -433,7 +433,7 @@ class Player:
         self.before = after
 
     def idle(self):
-        """The clients that could be granted and still are not, after a while in which nobody does anything."""
+        """The clients that could be granted and still are not, after a while without other activity."""
         if time.monotonic() < self.paused_until:
             return []
         eye = self.chain.eyes[self.chain.primary]
@@ -444,7 +444,7 @@ class Player:
         return found
 
     def settled(self):
-        """How all is when it is quiet, what was published until then, and what is wrong with that for good."""
+        """The quiet state, the events published until then, and the lasting faults."""
         deadline, events = time.monotonic() + BOUND_SECONDS + SHORT_SECONDS, []
         while True:
             after = self.quiet_view()
@@ -471,7 +471,7 @@ def slot_of(command):
 
 
 def is_ending(view):
-    """Whether something is about to end by itself."""
+    """Returns whether anything is about to expire."""
     holds = any(hold["lease-left-ms"] < ENDING_MS and not hold["keepalive"] for _, hold in view.holders())
     return holds or any(0 <= place.ttl < ENDING_MS for place in view.places.values())
 

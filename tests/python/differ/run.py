@@ -1,4 +1,4 @@
-"""Rounds from a seed, and what is told of a fault."""
+"""Rounds from a seed, and the report of a fault."""
 
 import argparse
 import random
@@ -14,10 +14,10 @@ from .play import Player
 from .script import Author
 from .shrink import kind_of, shrunk
 
-#: How many rounds are played on the same servers.
+#: The number of rounds that are played on the same servers.
 EPISODE = 10
 STEPS = 40
-#: How often at least all has to come to rest in a run, or it proves nothing.
+#: The lowest number of rests in a run, or it proves nothing.
 RESTS_MIN = 20
 CROWDED = "    ... and so on"
 
@@ -109,7 +109,7 @@ class Differ:
 
 
 def told(found, seed, groups=None):
-    """What people need to see a fault, and to see it again."""
+    """The report that people need to see a fault, and to see it again."""
     steps = ",".join(str(at) for at, _ in found.steps)
     lines = [f"== round {found.number} of seed {seed}, {len(found.steps)} steps", *without_crowds(found.lines), ""]
     lines += [f"   FAULT {fault}" for fault in found.faults[:10]]
@@ -167,7 +167,7 @@ def again(differ, words):
 
 
 def arguments():
-    """What the caller wants."""
+    """The arguments of the caller."""
     parser = argparse.ArgumentParser(prog="scripts/differ", description="Random scripts on a primary and its copies.")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long rounds are begun (60)")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="repeats the scripts of a run")

@@ -1,4 +1,4 @@
-"""Which steps there are, and how a round's are drawn from its seed.
+"""The steps, and the way in which a round's are drawn from its seed.
 
 A step names what is only known when it is played by a word that begins with '@':
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .draws import Draws
 
 LOCKS = ("a", "b", "c")
-#: What locks are renamed to, and what LOCK.EXEC writes.
+#: The targets of renames, and of the writes of LOCK.EXEC.
 OTHERS = ("x", "d")
 NAMES = LOCKS + OTHERS
 OWNERS = tuple(f"o{number}" for number in range(8))
@@ -23,7 +23,7 @@ DBS = (0, 1, 2)
 CLIENTS = 8
 SLOTS = 3
 
-#: A lease, a time to live or a wait is over before servers are quiet, or lasts longer than any round.
+#: A lease, a time to live or a wait ends before servers are quiet, or lasts longer than any round.
 SHORT_MS, LONG_MS = (3, 10, 20), (600_000, 900_000)
 #: More owners than any small bound.
 CROWD = 70
@@ -48,7 +48,7 @@ class Author(Draws):
     """Draws the steps of one round."""
 
     LOCKS, NAMES, OWNERS, CLIENTS = LOCKS, NAMES, OWNERS, CLIENTS
-    #: How often the steps of each group are drawn, in a round that has it.
+    #: The weight of each group of steps, in a round that has it.
     GROUPS = {
         "keys": 6,
         "floods": 3,
@@ -70,8 +70,8 @@ class Author(Draws):
         self.favourite = self.chance.choice(LOCKS)
         self.dbs = [self.chance.choice(DBS) if self.chance.random() < 0.25 else DBS[0] for _ in range(CLIENTS)]
         self.kinds = {key: self.chance.choice(["", "", "", "LIMIT 2", "LIMIT 100"]) for key in LOCKS}
-        # How many requests wait, how often a lock is given up, how many holds are tied to connections, how
-        # many leases and waits are short.
+        # The shares of requests that wait, of releases, of holds that are tied to connections, and of short leases and
+        # waits.
         self.waiting = self.chance.choice([0.3, 0.6, 0.9])
         self.giving = self.chance.choice([1, 2, 4])
         self.tied = self.chance.choice([0.1, 0.6])
@@ -101,7 +101,7 @@ class Author(Draws):
         return self.chance.choice(SHORT_MS if self.chance.random() < short else LONG_MS)
 
     def patience(self):
-        """How long a request waits."""
+        """The waiting time of a request."""
         return self.duration() if self.chance.random() < 0.3 else 0
 
     # Locks

@@ -4,14 +4,14 @@ import time
 
 
 def kind_of(faults):
-    """What was asked when it was found: the first word."""
+    """The question that found it: the first word."""
     return faults[0].split(":")[0]
 
 
 def shrunk(steps, shows, seconds):
     """Fewer of these steps for which `shows` is still true; gives up after `seconds` seconds.
 
-    What comes after the fault goes first. Then halves are left out, quarters, and so on to single steps.
+    The steps after the fault go first. Then halves are left out, quarters, and so on to single steps.
     """
     deadline = time.monotonic() + seconds
     size = max(1, len(steps) // 2)

@@ -1,4 +1,4 @@
-"""What everything costs beside ever more of everything: whether cost grows, and how long a turn of the event loop is.
+"""The cost of everything with ever more of everything: whether it grows, and the length of a turn of the event loop.
 
     fit.py      exponents, bounds and verdicts: pure functions
     rows.py     what a row is: a command beside many things, or an event of many things

@@ -1,4 +1,5 @@
-"""The commands, beside what can be many: locks, holders, waiters, reservations, bindings, keys of a request, databases."""
+"""The commands, in the presence of many locks, holders, waiters, reservations, bindings, keys of a request,
+databases."""
 
 from bench.servers import encode
 
@@ -9,7 +10,7 @@ from .stage import HOLDERS_MAX, LEASE_MS
 LEASE = f"PX {LEASE_MS}"
 PLACE = f"{LEASE} QUEUE {LEASE_MS}"
 
-#: What has nothing to do with what is many, and costs the same beside it.
+#: Commands that are independent of the large number, and cost the same in its presence.
 PAIR = command("ACQUIRE + RELEASE", f"LOCK.ACQUIRE free:{{i}} me {LEASE} -> :", "LOCK.RELEASE free:{i} me -> :1")
 PING = command("PING", "PING -> +")
 #: An operator's command, which goes through all holds of the server.

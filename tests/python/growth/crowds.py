@@ -1,4 +1,4 @@
-"""What takes connections: clients that wait, grants that replicas confirm, requests for many keys, replicas.
+"""Rows that take connections: clients that wait, grants that replicas confirm, requests for many keys, replicas.
 
 There are never more than 900 connections at once to one server.
 """
@@ -22,7 +22,7 @@ PINGS = 300
 
 
 def blocked(stage):
-    """How many clients the server has that wait."""
+    """The number of the server's waiting clients."""
     return field(stage.admin, "clients", "blocked_clients")
 
 
@@ -60,13 +60,13 @@ def leave_at_once(stage):
 
 
 def let_in(stage):
-    """The holder releases; all who waited hold, and are told."""
+    """The holder releases; all waiters are granted, and notified."""
     stage.call("LOCK.RELEASE gate:0 holder")
     stage.clients.hear()
 
 
 def hand_over(stage):
-    """The holder releases; the next one holds, and is told; and so on."""
+    """The holder releases; the next one is granted, and notified; and so on."""
     stage.call("LOCK.RELEASE gate:0 holder")
     for number in range(TIMES - 1):
         stage.call(f"LOCK.RELEASE gate:0 w{number}")
@@ -105,7 +105,7 @@ def owners(stage):
 
 
 def pending(stage):
-    """`stage.count` grants wait for a replica that is stopped; another one goes on."""
+    """`stage.count` grants wait for a replica that is stopped; another one continues."""
     confirms(stage, 2)
     replica = stage.server.replicas[-1]
     stage.enter(frozen(replica))
@@ -118,7 +118,7 @@ def nobody_confirms(stage):
 
 
 def all_are_undone(stage):
-    """Nobody waits for replicas any more, and nobody holds what could not be confirmed."""
+    """No grant waits for replicas any more, and no unconfirmed hold is left."""
     assert blocked(stage) == 0, "clients wait"
     stage.expects(holds=0)
 

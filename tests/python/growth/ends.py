@@ -1,6 +1,6 @@
 """Events of what ends: leases, places in line, connections, roles; and who is let in then.
 
-Leases that are to end at one moment end while the server is stopped: when it goes on, all of them are over.
+Leases with the same end expire while the server is stopped: when it continues, all of them are due.
 """
 
 import time
@@ -23,7 +23,7 @@ def lease_ms(stage):
 
 
 def ending(*words, before=lambda stage: None, holds=True):
-    """Builds leases (`{lease}`) that are over when the server goes on."""
+    """Builds leases (`{lease}`) that have expired when the server continues."""
 
     def built(stage):
         before(stage)
@@ -44,18 +44,18 @@ def ending(*words, before=lambda stage: None, holds=True):
 
 
 def goes_on(stage):
-    """The server goes on, and does what is due, until nobody holds and waits whose time was over."""
+    """The server continues, and does all due work, until every expired hold and wait has ended."""
     thaw(stage.server)
     stage.call("PING")
 
 
 def nobody_is_left(stage):
-    """Nobody holds, nobody waits."""
+    """Checks that there are no holds and no waiters."""
     stage.expects(holds=0, waiters=0)
 
 
 def all_wait(stage):
-    """Nobody holds; all who waited have a place."""
+    """Checks that there are no holds; all waiters have a place."""
     stage.expects(holds=0, waiters=stage.count)
 
 
@@ -81,12 +81,12 @@ def becomes(*words):
     return lambda stage: stage.ok("REPLICAOF", *words)
 
 
-#: A primary that is not there: nobody listens at port 1.
+#: A primary that is not there: no server listens at port 1.
 NOWHERE = ("127.0.0.1", 1)
 
 
 def as_replica(build):
-    """Builds, and makes the server a replica of nobody that can be reached."""
+    """Builds, and makes the server a replica of a primary that cannot be reached."""
 
     def built(stage):
         build(stage)
@@ -97,7 +97,7 @@ def as_replica(build):
 
 
 def written(stage):
-    """How long the file is that tells what was done."""
+    """The length of the file that records the commands."""
     return field(stage.admin, "persistence", "aof_current_size") if stage.call("CONFIG GET appendonly")[-1] == b"yes" else 0
 
 
@@ -113,13 +113,13 @@ def held(stage):
 
 
 def lapsed(stage):
-    """One holds, nobody waits."""
+    """Checks that one holds, and none wait."""
     stage.expects(holds=1, waiters=0)
 
 
 CLOSING = turn(20, BUSY)
 BINDINGS = ("EPHEMERAL 60000", "KEEPALIVE")
-#: What tells that a lease runs has more bytes than this.
+#: A record that a lease runs has more bytes than this.
 RECORD = 120
 
 EVENTS = (

@@ -13,12 +13,12 @@ LARGE = 100_000
 
 @dataclass(frozen=True)
 class Bound:
-    """What a figure may be at most, and what is wanted of it; an account that allows more says why."""
+    """The limit of a figure, and its goal; a row that allows more says why."""
 
     limit: float
     wanted: float | None = None
     why: str = ""
-    #: What Valkey is allowed, where its own values cost so little that as much of ours is a larger ratio.
+    #: The limit for Valkey, where its own values cost so little that as much of ours is a larger ratio.
     on_valkey: float | None = None
 
     def __post_init__(self):
@@ -36,33 +36,33 @@ class Bound:
 
     @property
     def is_wanted(self):
-        """Whether it allows no more than what is wanted."""
+        """Returns whether it allows only the goal."""
         return self.limit <= self.goal
 
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured with `count` things."""
+    """The measurement with `count` things."""
 
     count: int
     cost: float
     #: The longest turn of the event loop, in milliseconds; None where only instructions were counted.
     turn_ms: float | None = None
-    #: How many times what the server's own did in the same run; None where nothing was beside it.
+    #: The ratio to the server's own in the same run; None without a comparison.
     ratio: float | None = None
 
 
 @dataclass
 class Verdict:
-    """What is said of a row."""
+    """The verdict on a row."""
 
     exponent: float | None
     turn_ms: float | None
     ratio: float | None
     largest_cost: float
-    #: What is above its bound, in words.
+    #: The figures above their bounds, in words.
     faults: list = field(default_factory=list)
-    #: What is within its bound and above what is wanted.
+    #: The figures within their bounds and above their goals.
     unmet: list = field(default_factory=list)
 
 

@@ -27,7 +27,7 @@ class Repeater:
         self._done = {}
 
     def rounds(self, command, times):
-        """The steps of `times` rounds that nobody has sent yet, encoded, with how their replies begin."""
+        """The steps of `times` rounds that have not been sent yet, encoded, with the beginnings of their replies."""
         start = self._done.get(command.what, 0)
         self._done[command.what] = start + times
         for number in range(start, start + times):
@@ -59,7 +59,7 @@ class Repeater:
 
 
 def instructions(scene, count):
-    """Instructions of each command of a scene, by its name. What is built is not counted."""
+    """Instructions of each command of a scene, by its name. Building is not counted."""
     options = (*scene.options(count), *QUIET)
     with Stage(count, None, *options, under=(*CALLGRIND, "--instr-atstart=no")) as stage:
         scene.build(stage)
@@ -96,7 +96,7 @@ def turns(scene, count, rounds):
 
 
 def once(event, count, build, act, then=nothing_more):
-    """What an event made the server do, on servers of its own."""
+    """The server's work for an event, on servers of its own."""
     with tempfile.TemporaryDirectory() as directory:
         start = partial(replicated, replicas=event.replicas(count)) if event.replicas(count) else Server
         with Stage(count, Meter(directory), *event.options(count), start=start) as stage:
@@ -109,7 +109,7 @@ def once(event, count, build, act, then=nothing_more):
 
 
 def happened(event, count, number):
-    """Round `number` of an event: a point. What it is compared with comes behind it, and first in every other round."""
+    """Round `number` of an event: a point. The comparison follows it, and comes first in every other round."""
     runs = [(event.build, event.act, event.then), *filter(None, [event.beside])]
     order = runs[:: -1 if number % 2 else 1]
     found = {run: once(event, count, *run) for run in order}

@@ -15,7 +15,7 @@ from harness.preloaded import built
 
 SOURCE = Path(__file__).with_name("turns.c")
 FIGURES = struct.Struct("=QQQQ")
-#: A server that did at most this many turns between two looks has nothing more to do; its cron goes on.
+#: A server that did at most this many turns between two looks has nothing more to do; its cron continues.
 IDLE_TURNS_MAX = 4
 IDLE_SECONDS = 0.03
 IDLE_LOOKS = 3
@@ -23,7 +23,7 @@ SECONDS_MAX = 60.0
 
 
 class Turns(NamedTuple):
-    """What was measured: the sum of all turns, and the longest of them."""
+    """A measurement: the sum of all turns, and the longest of them."""
 
     count: int
     total_us: float
@@ -51,7 +51,7 @@ class Meter:
         self._file.close()
 
     def reset(self, is_brief=False):
-        """Waits until the server has nothing to do, and begins anew."""
+        """Waits until the server has nothing to do, and resets the meter."""
         self.rest(is_brief)
         self._page[: FIGURES.size - 8] = bytes(FIGURES.size - 8)
 
@@ -75,5 +75,5 @@ class Meter:
             before = turns
 
     def _is_kept_waiting(self):
-        """Whether it would go on if it had a processor."""
+        """Returns whether it would run if it had a processor."""
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "R"

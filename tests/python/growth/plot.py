@@ -1,4 +1,4 @@
-"""The plot of a run: what a command costs, and how long a turn is, beside ever more.
+"""The plot of a run: the cost of commands, and the length of a turn, with ever more.
 
 Drawn as `scripts/figures` draws: the colours follow what the reader's system prefers.
 """
@@ -17,7 +17,7 @@ PANEL, NAMES, GAP = 270, 200, 30
 #: The least distance of two names.
 LINE = 15
 
-#: What is shown of what commands cost: a name for a row.
+#: The rows in the plot of commands: a name for each.
 COSTS = {
     "HELDBY of an owner | locks": "HELDBY beside locks",
     "ACQUIRE + RELEASE | locks": "a pair beside locks",
@@ -64,11 +64,11 @@ class Panel:
             figure.text(self.x(10**power), BOTTOM + 20, short(power), "faint small", "middle")
 
     def x(self, count):
-        """Where `count` stands on the axis."""
+        """The position of `count` on the axis."""
         return round(self.left + PANEL * (math.log10(count) - self.first) / max(1, self.last - self.first), 1)
 
     def y(self, value):
-        """Where `value` stands on the axis."""
+        """The position of `value` on the axis."""
         return round(BOTTOM - (BOTTOM - TOP) * (math.log10(value) - self.low) / max(1, self.high - self.low), 1)
 
     def _rule(self, power):

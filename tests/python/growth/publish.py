@@ -1,5 +1,5 @@
-"""Puts the last full runs into the documentation. What is not as it is wanted goes into docs/BENCHMARKS.md. The tables of
-Redis 7.0, the plot, and the figures of all servers go beside it."""
+"""Puts the last full runs into the documentation. The unmet goals go into docs/BENCHMARKS.md. The tables of Redis 7.0,
+the plot, and the figures of all servers go into the folder next to it."""
 
 import csv
 import json
@@ -36,7 +36,7 @@ def said_of(result):
 
 
 def section(results):
-    """What the page says."""
+    """The section of the page."""
     first, *others = results
     unmet = report.reasons(first) or "Everything is as it is wanted."
     parts = [head(first["facts"]), "What is not as it is wanted:", unmet]
@@ -46,7 +46,7 @@ def section(results):
 
 
 def whole(result):
-    """The tables, which stand beside the page."""
+    """The tables, in a page of their own."""
     first = "# Growth, row by row\n\nHow to read it stands in [BENCHMARKS.md](../BENCHMARKS.md#growth)."
     return "\n\n".join([first, head(result["facts"]), report.tables(result)]) + "\n"
 
@@ -66,7 +66,7 @@ def write_csv(path, results):
 
 
 def publish():
-    """Writes the page, and what stands beside it."""
+    """Writes the page, and the files next to it."""
     results = runs()
     PAGE.write_text(placed(PAGE.read_text(), lambda name: section(results) if name == GROWTH else None))
     table, page, picture = (BESIDE / name for name in GROWTH_FILES)

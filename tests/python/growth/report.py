@@ -22,7 +22,7 @@ def bounded(value, bound, digits):
 
 
 def mark(verdict):
-    """What is to be said of a row, in a few words."""
+    """The verdict on a row, in a few words."""
     if verdict["faults"]:
         return "**above its bound**"
     return "**not what is wanted**" if verdict["unmet"] else ""
@@ -67,12 +67,12 @@ def reasons(result):
 
 
 def faults(result):
-    """What is above its bound."""
+    """The figures above their bounds."""
     return [f"{row['row']}: {text}" for row in result["rows"] for text in row["verdict"]["faults"]]
 
 
 def told(result, is_brief=False):
-    """What is shown at the end of a run."""
+    """The summary at the end of a run."""
     found, unmet = faults(result), reasons(result)
     count = len(result["rows"])
     ends = [f"{count} rows, {len(found)} figures above their bounds, in {result['facts']['took']}", *found]

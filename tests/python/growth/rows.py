@@ -1,7 +1,7 @@
-"""What a row of the table is, and the bounds that most rows have.
+"""A row of the table, and the bounds that most rows have.
 
-SPEC: no turn of the event loop spends more than 5 ms in the module on its own account, whatever is stored. What the
-server does at once with any value (FLUSHALL SYNC, DUMP, SAVE) costs at most 1.2 of what it costs with as many strings,
+SPEC: no turn of the event loop spends more than 5 ms in the module on its own account, whatever is stored. The
+server's immediate work on any value (FLUSHALL SYNC, DUMP, SAVE) costs at most 1.2 of its cost with as many strings,
 or members of a set.
 """
 
@@ -16,7 +16,7 @@ RATIO = 1.2
 #: Of instructions. A cost that does not grow repeats to some per cent. With 0.05 it is a quarter more at a hundred times
 #: as many: a logarithm passes, and nothing that is looked at one by one.
 CONSTANT = Bound(0.05)
-#: What goes through all: in proportion.
+#: Operations on all things: in proportion.
 LINEAR = Bound(1.1)
 #: Of processor time, which grows with misses of the cache too.
 CONSTANT_TIME = Bound(0.35)
@@ -28,7 +28,7 @@ AS_SERVERS_OWN = Bound(RATIO)
 MANY = (1_000, 10_000, 100_000, 1_000_000)
 TO_100_000 = MANY[:3]
 TO_300_000 = (3_000, 30_000, 300_000)
-#: Of connections: there are never more at once, also where two servers run beside each other.
+#: Of connections: there are never more at once, also where two servers run at the same time.
 CLIENTS = (100, 300, 900)
 
 SHORT = (1_000, 10_000, 30_000)
@@ -56,7 +56,7 @@ class Command(Row):
 
 @dataclass(frozen=True)
 class Scene:
-    """A given number of something, and commands beside it."""
+    """A given number of something, and commands in its presence."""
 
     many: str
     build: Callable
@@ -66,29 +66,30 @@ class Scene:
 
 
 def nothing_more(stage):
-    """Nothing has to be so when it is over."""
+    """Checks nothing after the event."""
 
 
 @dataclass(frozen=True)
 class Event(Row):
-    """What happens once to many things: they are built, it happens, and all of it is measured."""
+    """An event that happens once to many things: they are built, it happens, and all of it is measured."""
 
     many: str
     build: Callable
     act: Callable
     sizes: tuple[int, ...] = MANY
-    #: What the row is compared with, which the server has of its own: how that is built, and what is done with it.
+    #: The comparison of the row, with values of the server's own: the functions that build them, and that act on them.
     beside: tuple[Callable, Callable] | None = None
     #: Fails as long as not all is done.
     then: Callable = nothing_more
     options: Callable = lambda count: ()
-    #: How many the cost is divided by: what was done `act` by `act`.
+    #: The divisor of the cost, for work that was done `act` by `act`.
     times: int = 1
     replicas: Callable = lambda count: 0
 
 
 def command(what, *steps, times=200, **bounds):
-    """A command beside many things: its cost is constant, and its turn short, unless other bounds are given."""
+    """A command in the presence of many things: its cost is constant, and its turn short, unless other bounds are
+    given."""
     return Command(what, {"exponent": CONSTANT, "turn": TURN, **bounds}, steps, times)
 
 
@@ -99,7 +100,7 @@ def short(sizes):
 
 @dataclass
 class Found:
-    """What was measured of a row: points by size, in the order of the rounds, and the cost of the same with one."""
+    """The measurements of a row: points by size, in the order of the rounds, and the cost of the same with one."""
 
     row: Row
     many: str

@@ -25,12 +25,12 @@ SCENES = beside.SCENES
 EVENTS = (*takes.EVENTS, *stores.EVENTS, *ends.EVENTS, *crowds.EVENTS)
 RESULTS = ROOT / "results" / "growth"
 
-#: With more things than this, one round is enough: what comes between is little beside it.
+#: With more things than this, one round is enough: disturbances are small compared with it.
 SEVERAL_UP_TO = 10_000
 ROUNDS = 3
-#: What is above its bound is measured again: what comes between can only add to a cost.
+#: A figure above its bound is measured again: disturbances can only add to a cost.
 AGAIN = 2
-#: A job that fails because the machine was too slow for it is begun anew.
+#: A job that fails because the machine was too slow for it is restarted.
 ATTEMPTS = 3
 #: In the short form, the repetitions of a command are divided by this.
 SHORT_PART = 2
@@ -39,19 +39,19 @@ INSTRUCTIONS, MICROSECONDS = "instructions", "us"
 
 @dataclass(frozen=True)
 class Job:
-    """What one process measures: a scene or an event at one size."""
+    """The work of one process: a scene or an event at one size."""
 
     kind: str
     number: int
     count: int
-    #: Which commands of the scene.
+    #: The commands of the scene to measure.
     only: tuple = ()
     rounds: int = 1
-    #: What part of a command's repetitions.
+    #: The share of a command's repetitions.
     part: int = 1
 
     def run(self):
-        """What was found: for each row of it, by its key."""
+        """The results: for each row of it, by its key."""
         if self.kind == "event":
             event = EVENTS[self.number]
             seen = [happened(event, self.count, number) for number in range(self.rounds)]
@@ -114,7 +114,7 @@ def rows(only=""):
 
 
 def jobs(wanted, is_short):
-    """What has to be measured for these rows, the longest first."""
+    """The measurements for these rows, the longest first."""
     found = []
     for number, scene in enumerate(SCENES):
         only = tuple(command.what for command in scene.commands if key_of(command, scene.many) in wanted)
@@ -157,7 +157,7 @@ def measured(todo, workers, tell, must=True):
 
 
 def has_floor(row, unit, sizes):
-    """Whether the constant in its cost is measured: with one. What must not grow needs none."""
+    """Returns whether the constant in its cost is measured: with one. A cost that must not grow needs none."""
     return unit == MICROSECONDS and 1 not in sizes and row.bounds["exponent"].limit >= 1
 
 
@@ -169,12 +169,12 @@ def split(wanted, points, key):
 
 
 def verdicts(wanted, points):
-    """What is said of each row."""
+    """The verdict on each row."""
     return {key: judged(row, *split(wanted, points, key)) for key, (row, _, _) in wanted.items()}
 
 
 def module_commit():
-    """What the module says it was built from."""
+    """The commit that the module was built from, by its own account."""
     with Stage(1, None) as stage:
         lines = bytes(stage.call("INFO redislock")).decode().splitlines()
     return next(line.partition(":")[2] for line in lines if line.startswith("redislock_commit:"))
@@ -217,7 +217,7 @@ def judge(only, is_short, workers, again=AGAIN):
 
 
 def arguments(words):
-    """What was asked for."""
+    """The arguments of the caller."""
     parser = argparse.ArgumentParser(prog="scripts/growth", description=__doc__)
     parser.add_argument("form", nargs="?", choices=["short"], help="at up to 30,000, and one round")
     parser.add_argument("--only", default="", help="rows whose name has this text")

@@ -19,7 +19,7 @@ HOLDERS_MAX = 1_000_000
 #: Room for as many as anybody builds.
 ROOM = {"max-waiters-per-lock": 1_000_000, "max-waiters": 10_000_000, "max-holders": HOLDERS_MAX}
 WAIT_SECONDS = 60.0
-#: How often it is asked whether an event is over, each time after the server has come to rest.
+#: The number of checks whether an event has ended, each time after the server has come to rest.
 ASKED_MAX = 100
 
 
@@ -50,9 +50,9 @@ class Stage:
         if meter:
             meter.pid = self.server.process.pid
         self.admin = self.connect()
-        #: What commands may name: a token.
+        #: The values that commands may name: a token.
         self.known = {"n": count}
-        #: The clients that do what is to be done; and what an act needs of what was built.
+        #: The clients that act; and the parts of the build that an act needs.
         self.clients = []
         self._asked = 0
         for name, value in ROOM.items():
@@ -117,7 +117,7 @@ class Stage:
             time.sleep(0.005)
 
     def is_so(self, condition):
-        """Whether it holds; that it does not is an error once it has been asked for too often."""
+        """Returns whether it holds; a failure is an error only after too many attempts."""
         self._asked += 1
         try:
             condition(self)
@@ -128,7 +128,7 @@ class Stage:
         return True
 
     def turns(self, act, is_brief=False):
-        """What the server did for it; briefly, if all is done when it is answered."""
+        """The server's work for it; briefly, if all is done when the reply comes."""
         self.meter.reset(is_brief)
         act(self)
         return self.meter.read(is_brief)

@@ -1,5 +1,5 @@
-"""Events of what is stored: flushes, swaps, deletions, copies, files. Where the server does the whole at once, the same
-happens beside it to as many strings, or to a set of as many members."""
+"""Events of what is stored: flushes, swaps, deletions, copies, files. If the server does the whole at once, the same
+happens for comparison to as many strings, or to a set of as many members."""
 
 from bench.floor import floor
 
@@ -55,7 +55,7 @@ def unlinks_all(stage):
 
 
 def is_empty(stage):
-    """Nobody holds anything, and no key is there."""
+    """Checks that there are no holds and no keys."""
     stage.expects(locks=0, holds=0)
     assert stage.call("DBSIZE") == b":0", "keys are left"
 
@@ -76,13 +76,13 @@ def all_hold(stage):
 
 
 def by_server(what, many, build, act, beside, then=nothing_more, **more):
-    """What the server does at once: only what it costs beside its own things has a bound."""
+    """Operations that the server does at once: only their cost relative to its own values has a bound."""
     bounds = {"exponent": LINEAR_TIME, "ratio": AS_SERVERS_OWN, **more.pop("bounds", {})}
     return Event(what, bounds, many, build, act, beside=(beside, act), then=then, **more)
 
 
 def in_slices(what, many, build, act, then=nothing_more, **more):
-    """What the module does on its own account, a few at a time."""
+    """Operations that the module does on its own account, a few at a time."""
     bounds = {"exponent": LINEAR_TIME, "turn": TURN, **more.pop("bounds", {})}
     return Event(what, bounds, many, build, act, then=then, **more)
 

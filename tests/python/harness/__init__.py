@@ -1,4 +1,4 @@
-"""What the tests are written with.
+"""The library of the tests.
 
     limits.py      how patient the tests are; polling with a bound
     wire.py        a connection that speaks RESP2 and RESP3 and shows the bytes
@@ -8,7 +8,7 @@
     late_client.py a client that is stopped for too long
     preloaded.py   libraries that are preloaded into a server
     wall_clock.py  a server whose wall clock the test sets
-    waiting.py     a request that waits in line while the test goes on
+    waiting.py     a request that waits in line while the test continues
     replies.py     LOCK.INFO and INFO redislock as dictionaries
     samples.py     a lock of each kind; walk.py: all that can happen to them, step by step
     payload.py     what DUMP gives, taken apart and sealed again
@@ -18,7 +18,7 @@
     quiet.py       what a server shows when they are done
     roamers.py     clients that ask any server of a group
     checker/       whether locks can have done what any of these saw
-    proxy.py       a network between servers that can be cut, stalled and mended
+    proxy.py       a network between servers that can be cut, stalled and restored
     group.py       a primary and two replicas behind such a network
     sentinel.py    sentinels that watch a group
     shards.py      a cluster of three primaries with a replica each

@@ -7,9 +7,8 @@
         ann.unlock()
         assert reply.result(SOON_SECONDS) > ann.token
 
-An actor is what a thread is in those suites: one owner with a connection of its own,
-and one lock (`key`). Its methods are those of their locks: try, wait, unlock, or be
-told that it holds nothing.
+An actor is what a thread is in those suites: one owner with a connection of its own, and one lock (`key`). Its methods
+are those of their locks: try, wait, unlock, or learn that it holds nothing.
 """
 
 import threading
@@ -24,7 +23,7 @@ FOREVER = "for ever"
 
 
 class NotHeld(Exception):
-    """What was to be released was not held (any more)."""
+    """A release without a hold."""
 
 
 class Actor:
@@ -75,12 +74,12 @@ class Actor:
             raise NotHeld(self.owner)
 
     def count(self):
-        """How many releases it takes; 0 if this actor holds nothing."""
+        """The number of releases that it takes; 0 if this actor holds nothing."""
         hold = hold_of(self.cli, self.key, self.owner)
         return 0 if hold is None else hold["count"]
 
     def renew(self, lease_ms):
-        """Whether there was a hold whose lease is now this long."""
+        """Returns whether there was a hold whose lease is now this long."""
         return self.cli("LOCK.RENEW", self.key, self.owner, "PX", lease_ms) == 1
 
     def killed(self):
@@ -164,7 +163,7 @@ class Stage:
 
 
 class Gauge:
-    """How many are inside at once, and how many were at most."""
+    """The number of threads inside now, and the highest number."""
 
     def __init__(self):
         self.guard = threading.Lock()

@@ -13,7 +13,7 @@ from .wire import Closed, ServerError
 #: The ways in which a slot can go from one node to another on the server under test.
 WAYS = ["by hand"] + (["atomically"] if at_least(redis=(8, 4), valkey=(9, 0)) else [])
 
-#: What a client that waits is told when its slot goes.
+#: The redirections for a waiting client when its slot leaves.
 REDIRECTIONS = ("MOVED", "ASK", "TRYAGAIN")
 
 
@@ -68,7 +68,7 @@ class Cluster:
             self.order(slot, source)
         for node in self.nodes:
             eventually(lambda node=node: self.owner_seen_by(node, slot) == self.ids[1 - source], "it has moved")
-        # A test that goes on before both know of it may end up with two claims of one age, and the slot with either.
+        # A test that continues before both know of it may end up with two claims of one age, and the slot with either.
         eventually(self.agrees, "both nodes have heard of each other's claims")
 
     def order(self, slot, source=0):
@@ -109,13 +109,13 @@ def meet(nodes):
 
 
 def epochs_seen_by(node):
-    """How old the claims of each node are, as this one knows it."""
+    """The ages of the claims of each node, as this one knows them."""
     lines = node.admin("CLUSTER NODES").splitlines()
     return {words[0]: words[6] for words in (line.split() for line in lines)}
 
 
 def is_up(node):
-    """Whether the node knows of all slots."""
+    """Returns whether the node knows of all slots."""
     info = node.admin("CLUSTER INFO")
     return "cluster_state:ok" in info and "cluster_slots_assigned:16384" in info
 

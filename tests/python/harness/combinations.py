@@ -1,4 +1,4 @@
-"""Which features of the locks can be used together: the data, and the page that is printed from it.
+"""The features of the locks that can be used together: the data, and the page that is printed from it.
 
 test_combinations.py tries each cell on real servers. `scripts/combinations` prints docs/reference/combinations.md.
 """
@@ -24,7 +24,7 @@ FEATURES = {
     "leaving": "`redislock.leaving` is `yes`",
 }
 
-#: What stands in a cell of `TOGETHER`.
+#: The codes in a cell of `TOGETHER`.
 CODES = {
     "+": "They work together.",
     "S": "A syntax error.",
@@ -65,7 +65,7 @@ quarantine -     -        -     -     -         -         -         -     -    -
 legacy     -     -        -     -     -         -         -         -     -    -       -          -      +       D    +     +
 """
 
-#: What an owner has, as a name for each row of `AGAIN`.
+#: The hold of an owner, as a name for each row of `AGAIN`.
 HOLDS = {
     "exclusive": "an exclusive hold, of all named keys under one token",
     "SHARED": "a shared hold, of all named keys under one token",
@@ -77,7 +77,7 @@ HOLDS = {
     "wait": "a request that waits (`BLOCK`) or a position that is kept (`QUEUE`), while another owner holds",
 }
 
-#: What it asks for, without `BLOCK` and without `QUEUE`, as a name for each column of `AGAIN`.
+#: The owner's request, without `BLOCK` and without `QUEUE`, as a name for each column of `AGAIN`.
 REQUESTS = {
     "exclusive": "`LOCK.ACQUIRE`",
     "SHARED": "`LOCK.ACQUIRE ... SHARED`",
@@ -89,7 +89,7 @@ REQUESTS = {
     "RAISE": "`LOCK.RENEW ... RAISE`",
 }
 
-#: What stands in a cell of `AGAIN`.
+#: The codes in a cell of `AGAIN`.
 REPLIES = {
     "t": "The token that the owner has: a retry. The lease is never shortened.",
     "d": "A downgrade: the same token, and other readers may join.",
@@ -103,7 +103,7 @@ REPLIES = {
     "n": "nil; the wait and the position stay.",
 }
 
-#: What an owner has against what it asks for.
+#: The owner's hold against its request.
 AGAIN = """
            exclusive SHARED LIMIT other-LIMIT MACQUIRE MACQUIRE-SHARED RENEW RAISE
 exclusive  t         d      K     K           t        H               1     1

@@ -1,4 +1,4 @@
-"""A primary whose grants its replicas confirm, and replicas that stand still for a while."""
+"""A primary whose grants its replicas confirm, and replicas that are paused for a while."""
 
 import contextlib
 import os

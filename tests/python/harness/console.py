@@ -9,13 +9,13 @@ commands are run by bash, word for word but for what the page calls the machine:
     /usr/lib/redis/modules     where the modules are
     redis-server, redis-cli    those of the server under test
 
-A remark above the blocks says what there is at first. It begins with the module, or "no module". Behind commas it has
-settings of the module, without "redislock.", and may have "three servers" (instead of two) and "a sentinel".
-With "a dead primary" the primary is killed as soon as its replicas follow it.
+A remark above the blocks describes the initial state. It begins with the module, or "no module". Behind commas it has
+settings of the module, without "redislock.", and may have "three servers" (instead of two) and "a sentinel". With "a
+dead primary" the primary is killed as soon as its replicas follow it.
 
-"..." in a line of output stands for any text, alone on a line for any lines. What only looks (LOOKS) is repeated until it
-prints what the page shows, as an operator would look again. A word behind "console" is the server that the block is for:
-"redis-7.0", or "others".
+"..." in a line of output stands for any text, alone on a line for any lines. A command that only looks (LOOKS) is
+repeated until it prints the output of the page, as an operator would look again. A word behind "console" is the server
+that the block is for: "redis-7.0", or "others".
 """
 
 import os
@@ -52,7 +52,7 @@ class Step(NamedTuple):
 
 
 def sections_of(text):
-    """The headings of a page whose parts have steps, each with its servers at first and its steps."""
+    """The headings of a page whose parts have steps, each with its initial servers and its steps."""
     sections, heading, begins, fence = {}, None, None, None
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```"):
@@ -71,13 +71,13 @@ def sections_of(text):
 
 
 def is_ours(fence):
-    """Whether a block is for the server under test."""
+    """Returns whether a block is for the server under test."""
     word, _, server = fence.partition(" ")
     return word == "console" and server in ("", NAME, "" if NAME == "redis-7.0" else "others")
 
 
 def is_in(process, place):
-    """Whether a process, or one of its threads, runs in this directory."""
+    """Returns whether a process, or one of its threads, runs in this directory."""
     try:
         return os.readlink(f"{process}/cwd") == str(place)
     except OSError:
@@ -163,7 +163,7 @@ class Machine:
         eventually(has_arrived, "the replicas have what was written")
 
     def _make_sentinel(self):
-        """One that decides alone, in a hurry, and calls the group mymaster."""
+        """A sentinel that decides alone, in a hurry, and calls the group mymaster."""
         place = self.directory / "srv" / "sentinel"
         place.mkdir()
         lines = [f"port {self.names[SENTINEL]}", "bind 127.0.0.1", f"dir {place}", f"logfile {place}/log"]
@@ -204,7 +204,7 @@ class Machine:
         return number if any(is_in(f"/proc/{number}/task/{thread}", place) for thread in threads) else None
 
     def _has_started(self, name):
-        """Whether a server answers, or has ended because it cannot start."""
+        """Returns whether a server answers, or has ended because it cannot start."""
         if answers(self.ports[PORTS[name]].number):
             return True
         return (self.directory / "srv" / name / "pid").exists() and self._process_of(name) is None
@@ -241,7 +241,7 @@ class Machine:
             elif has_ended:
                 break  # a server that was started may have kept it
             else:
-                # What it wrote just before its end is looked for once more.
+                # The output just before its end is searched once more.
                 has_ended = process.poll() is not None
         process.wait(SOON_SECONDS)
         os.close(terminal)
@@ -265,14 +265,14 @@ class Machine:
 
 
 def may_be_repeated(step, printed):
-    """Whether an operator would look again, or try again what the server refused because it is busy."""
+    """Returns whether an operator would look again, or repeat a command that the server refused because it is busy."""
     is_look = LOOKS.search(step.command) and not ACTS.search(step.command)
     was_busy = BUSY.search(step.command) and any(line.startswith("(error)") for line in printed)
     return bool(is_look or was_busy)
 
 
 def is_shown(expected, printed):
-    """Whether the page shows what was printed."""
+    """Returns whether the page shows this output."""
     pattern = ""
     for line in expected:
         if line == "...":

@@ -1,6 +1,6 @@
 """Clients of redis-py that contend for a few exclusive locks, and write down what they saw.
 
-For all kinds of locks see mixture.py. What is written down is judged by `checker`.
+For all kinds of locks see mixture.py. The record is judged by `checker`.
 """
 
 import random
@@ -42,7 +42,7 @@ class LoadClient:
         )
 
     def run_for(self, seconds):
-        """Takes locks until the time is over."""
+        """Takes locks until the time has passed."""
         end = time.monotonic() + seconds
         turn = 0
         while time.monotonic() < end:

@@ -1,8 +1,8 @@
-"""What clients of a mixed load do on locks of their own, where it is known what must follow.
+"""Actions of clients of a mixed load on locks of their own, where the outcome is known.
 
-What others do cannot be in the way there, so a waiter that is not let in, or a deadlock that
-nobody is told of, is seen for certain. And a resource outside of the server, which keeps the
-highest token that it has seen: the witness of what tokens are for.
+Other clients cannot interfere there, so a waiter that is not granted, or a deadlock that is not reported, is seen for
+certain. And a resource outside of the server, which keeps the highest token that it has seen: the witness of what
+tokens are for.
 """
 
 import select
@@ -56,7 +56,7 @@ class Corners:
             )
 
     def own_lock(self, what):
-        """A lock that nobody else uses."""
+        """A lock that no other client uses."""
         return f"{what}:{self.owner}"
 
     def corner_take(self, key, owner, block=None, other=None, **wanted):

@@ -1,4 +1,4 @@
-"""A primary that is none: it tells its replica what a test wants.
+"""A false primary: it sends its replica the commands that a test wants.
 
     primary = FalsePrimary()
     replica.admin("REPLICAOF 127.0.0.1", primary.port)

@@ -60,7 +60,7 @@ class Group:
         is_linked(replica)
 
     def follow_by_own_link(self, replica, primary):
-        """Makes it a replica whose link is nobody else's; returns the link."""
+        """Makes it a replica with a link of its own; returns the link."""
         link = Proxy(primary.port)
         self.links.append(link)
         self.follow(replica, primary, link)
@@ -109,12 +109,12 @@ def replication_of(node):
 
 
 def is_primary(node):
-    """Whether it takes itself for the primary."""
+    """Returns whether it takes itself for the primary."""
     return replication_of(node).get("role") == "master"
 
 
 def follows(node, port):
-    """Whether it has the data set of the server behind this port."""
+    """Returns whether it has the data set of the server at this port."""
     state = replication_of(node)
     return state.get("master_port") == str(port) and state["master_link_status"] == "up"
 
@@ -125,5 +125,5 @@ def freeze(server):
 
 
 def thaw(server):
-    """Lets it go on, as if no time had passed."""
+    """Lets it continue, as if no time had passed."""
     server.process.send_signal(signal.SIGCONT)

@@ -44,7 +44,7 @@ def on_a_loop(story):
 
 
 async def until(condition, what):
-    """Waits until it is so, while the other tasks go on."""
+    """Waits until it is so, while the other tasks continue."""
     end = now() + SOON_SECONDS
     while not condition():
         assert now() < end, f"not within {SOON_SECONDS:.0f} s: {what}"
@@ -60,7 +60,7 @@ class Independent:
             start_server(*options, module_arguments=module_arguments, environment=environment)
             for environment in environments
         ]
-        # Where nobody listens, and nobody else can either.
+        # A port at which no server listens, and none can.
         self.nowhere = socket.socket()
         self.nowhere.bind(("127.0.0.1", 0))
 
@@ -84,11 +84,11 @@ class Independent:
         return [node.admin("LOCK.FENCE", key, token) for node in self.alive()]
 
     def sizes(self):
-        """How many keys each has that runs."""
+        """The number of keys of each server that runs."""
         return [node.admin("DBSIZE") for node in self.alive()]
 
     def sizes_of(self, *numbers):
-        """How many keys each of these servers has."""
+        """The number of keys of each of these servers."""
         return [self.nodes[number].admin("DBSIZE") for number in numbers]
 
     def settle(self):
@@ -111,7 +111,7 @@ class Independent:
         self._signal(signal.SIGSTOP, numbers)
 
     def thaw(self, *numbers):
-        """Lets them go on."""
+        """Lets them continue."""
         self._signal(signal.SIGCONT, numbers)
 
     def _signal(self, which, numbers):
@@ -120,7 +120,7 @@ class Independent:
 
 
 class Diary:
-    """What the holders of a Redlock were told, for `checker`."""
+    """The replies to the holders of a Redlock, for `checker`."""
 
     def __init__(self):
         self.history = []

@@ -75,7 +75,7 @@ def states_of(cli, key):
 
 
 def kind_of(cli, key):
-    """How the lock is held: (kind, limit)."""
+    """The mode of the lock: (kind, limit)."""
     info = lock_info(cli, key)
     return None if info is None else (info["kind"], info["limit"])
 
@@ -109,7 +109,7 @@ def gone(server, client_id):
 
 
 def snapshot(cli, *keys):
-    """What all readers of these locks must agree on."""
+    """The state that all readers of these locks must agree on."""
     seen = {}
     for key in keys:
         info = lock_info(cli, key, "FULL")

@@ -2,8 +2,8 @@
 
     python -m harness.late_client DATABASE LEASE_MS ADDRESS...
 
-It prints its token and stops itself, as a garbage collection or a virtual machine that
-moves would. When it goes on it does not look at the clock, but writes.
+It prints its token and stops itself, as a garbage collection or a virtual machine that moves would. When it continues
+it does not look at the clock, but writes.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ def make(path):
 
 
 def write(path, text, token):
-    """Whether the storage took it."""
+    """Returns whether the storage accepted it."""
     with sqlite3.connect(path, timeout=30, isolation_level=None) as database:
         command = "UPDATE page SET text = ?, fence = ? WHERE fence <= ?"
         return database.execute(command, (text, token, token)).rowcount == 1
 
 
 def read(path):
-    """What was written last."""
+    """The last written text."""
     with sqlite3.connect(path, timeout=30) as database:
         return database.execute("SELECT text FROM page").fetchone()[0]
 

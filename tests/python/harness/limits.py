@@ -1,4 +1,4 @@
-"""How patient the tests are.
+"""The patience of the tests.
 
 No test may fail because the machine is slow today: every wait is a poll with a
 generous bound, and every bound is multiplied by SLOW_FACTOR.
@@ -10,14 +10,14 @@ import time
 VALGRIND = os.environ.get("REDISLOCK_VALGRIND", "") not in ("", "0")
 SLOW_FACTOR = 10 if VALGRIND else 1
 
-# How long something may take that the server does at once.
+# The time that something may take that the server does at once.
 SOON_SECONDS = 15.0 * SLOW_FACTOR
 
-# How long servers may take to agree on another primary. On a busy machine they may have to vote several times, some
-# seconds apart.
+# The time that servers may take to agree on another primary. On a busy machine they may have to vote several times,
+# some seconds apart.
 ELECTED_SECONDS = 45.0 * SLOW_FACTOR
 
-# How long a test watches that something does not happen.
+# The time for which a test watches that something does not happen.
 A_WHILE_SECONDS = 0.05
 
 

@@ -35,7 +35,7 @@ static void (*free_reply)(RedisModuleCallReply *);
 static char *heard[HEARD_MAX];
 static int heard_count;
 
-/* What is done at which event; words[0] is the command. */
+/* The actions and their events; words[0] is the command. */
 static char on_event[WORD_BYTES];
 static char words[WORDS_MAX][WORD_BYTES];
 static int word_count;

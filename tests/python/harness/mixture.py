@@ -1,7 +1,7 @@
 """Clients that use locks of all kinds at random, and write down what they see.
 
-Each turn of a client is a new owner, whose requests follow one another, except where two
-at once are the point. What it writes down is judged by `checkers`.
+Each turn of a client is a new owner, whose requests follow one another, except where two at once are the point. Its
+record is judged by `checkers`.
 """
 
 import random
@@ -15,7 +15,7 @@ from .replies import as_map
 from .together import run_together
 from .wire import Connection, NoReply, ServerError
 
-#: How each lock is mostly used. All who use one must agree, so few requests try another way.
+#: The usual modes of each lock. All who use one must agree, so few requests try another way.
 KINDS = {
     "door": [EXCLUSIVE],
     "gate": [EXCLUSIVE, SHARED],
@@ -61,7 +61,7 @@ class MixedClient(Corners):
         self.open()
 
     def run_for(self, seconds):
-        """Takes turns until the time is over."""
+        """Takes turns until the time has passed."""
         turns = [self.hold, self.hold_several, self.keep_a_place, self.vanish]
         turns += [self.withdraw, self.ask_twice, self.watch, self.delete, self.bell, self.knot, self.queue_up]
         end = time.monotonic() + seconds
@@ -260,7 +260,7 @@ class MixedClient(Corners):
         key = self.chance.choice(list(KINDS))
         self.ask("del", ["DEL", key], key)
 
-    # What a holder does
+    # The actions of a holder
 
     def work(self):
         """Some of all that a holder can do."""
@@ -305,7 +305,7 @@ class MixedClient(Corners):
             self.take([key], mode=SHARED if mode == EXCLUSIVE else EXCLUSIVE)
 
     def count(self):
-        """LOCK.EXEC of a command whose replies tell the order."""
+        """LOCK.EXEC of a command whose replies give the order."""
         key, token, _, _ = self.any_held()
         words = ["LOCK.EXEC", key, token, "INCR", f"count:{key}"]
         self.ask("count", words, key, token=token)

@@ -1,18 +1,18 @@
 """Payloads and command streams that are nearly right, from a random generator.
 
-What is changed in a payload are the numbers in its blocks, which a checksum and a parser let through, and now and then
+The mutations of a payload change the numbers in its blocks, which a checksum and a parser let through, and now and then
 the bytes.
 """
 
 import struct
 
-#: Where parsers and tables have their ends.
+#: The boundary values of parsers and tables.
 EXTREMES = [
     *range(10), 63, 64, 65, 127, 128, 255, 256, 257, 999_999, 1_000_000, 1_000_001,
     86_399_999, 86_400_000, 86_400_001, 2**31, 2**32 - 1, 2**32, 2**53 - 1, 2**53,
     2**63 - 1, 2**63, 2**64 - 1,
 ]  # fmt: skip
-#: Behind the kind of a block's head: the limit, and how many hold.
+#: After the kind of a block's head: the limit, and the number of holds.
 NUMBERS = {2: 1, 3: 2}
 HEAD, ROW = struct.Struct("<BB8sB"), struct.Struct("<7sIB")
 
@@ -102,7 +102,7 @@ def changed_bytes(chance, data, changes=4):
         elif kind == 2:
             data[at:at] = data[at : at + chance.randrange(1, 40)]
         elif kind == 3:
-            # What a protocol looks for.
+            # The marks that a protocol looks for.
             data[at:at] = chance.choice((b"\r\n", b"*", b"$", b"\0", b"-1", b"\n", b'"', b"'"))
         elif kind == 4:
             data[at : at + 1] = b"%d" % chance.choice(EXTREMES)

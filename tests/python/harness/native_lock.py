@@ -49,7 +49,7 @@ class NativeLock:
         return getattr(self.local, "fence", None)
 
     def acquire(self, blocking=None, blocking_timeout=None, token=None):
-        """Whether the lock was taken; waits in line unless told not to."""
+        """Returns whether the lock was taken; waits in line by default."""
         owner = str(uuid.uuid4()) if token is None else token
         blocking = self.blocking if blocking is None else blocking
         if blocking_timeout is None:
@@ -87,11 +87,11 @@ class NativeLock:
         return self._renew(owner, fence, _ms(self.timeout))
 
     def locked(self):
-        """Whether anybody holds the lock."""
+        """Returns whether the lock is held."""
         return self.redis.execute_command("LOCK.FENCE", self.name) is not None
 
     def owned(self):
-        """Whether this thread's hold is live."""
+        """Returns whether this thread's hold is live."""
         if self.fence is None:
             return False
         return self.redis.execute_command("LOCK.FENCE", self.name, self.fence) == 1

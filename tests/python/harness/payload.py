@@ -1,4 +1,4 @@
-"""What DUMP gives: a type, a value, two bytes of version, eight of checksum.
+"""The output of DUMP: a type, a value, two bytes of version, eight of checksum.
 
 To see what a server does with a hostile payload, the checksum must be right: it
 guards against accidents, not against people. It is the CRC-64 of the Jones

@@ -1,9 +1,9 @@
-"""A network between servers that can be cut, stalled and mended.
+"""A network between servers that can be cut, stalled and restored.
 
     door = Proxy(primary.port)          what connects to door.port reaches the primary
     door.cut()                          all connections end, and no new one is let through
     door.stall(ONWARD, BACK)            nothing more goes these ways, not even that a side has closed
-    door.mend()                         what was stalled goes on, and connections are let in
+    door.mend()                         stalled traffic continues, and connections are accepted
 """
 
 import socket
@@ -36,7 +36,7 @@ class Proxy:
             self._end_all()
 
     def stall(self, *ways):
-        """Holds back what goes these ways; nobody is told."""
+        """Holds back the traffic on these ways, without notice."""
         for way in ways:
             self.flows[way].clear()
 

@@ -1,4 +1,4 @@
-"""What a server shows when all clients are done: the last line of a history."""
+"""The state of a server when all clients are done: the last line of a history."""
 
 import time
 
@@ -9,14 +9,14 @@ from .kinds import count
 from .limits import SLOW_FACTOR
 from .mixture import KINDS
 
-#: What is told of at the end, and what must be nothing.
+#: The counts that are reported at the end, and those that must be zero.
 COUNTED = ("grants", *ENDS, "timeouts", "deadlocks", "fenced")
 QUIET_SECONDS = 3.0 * SLOW_FACTOR
 LEASE_MS, SHORT_MS = 1000, 5
 
 
 def counters(cli):
-    """What INFO counts, for `last_look` to tell what was added."""
+    """The counts in INFO, from which `last_look` computes the difference."""
     return {name: count(cli, name) for name in COUNTED}
 
 
@@ -34,7 +34,7 @@ def last_look(server, before, replica=None, limit=QUIET_SECONDS):
 
 
 def waits_for(condition, limit):
-    """Whether it comes true in time."""
+    """Returns whether it comes true in time."""
     end = time.monotonic() + limit
     while not condition():
         if time.monotonic() > end:
@@ -44,14 +44,14 @@ def waits_for(condition, limit):
 
 
 def hears_of_an_end(server, cli, replica, limit):
-    """Whether the replica is equal once a lease has ended by itself: before others take the lock, which hides it."""
+    """Returns whether the replica is equal once a lease has expired: before others take the lock, which hides it."""
     cli("LOCK.ACQUIRE", "last.lease", "last", "PX", SHORT_MS)
     waits_for(lambda: not count(cli, "holds"), limit)
     return waits_for(lambda: has_equal(server, replica), limit)
 
 
 def has_equal(server, replica):
-    """Whether the replica holds the same, down to the tokens, and knows of no hold that is over."""
+    """Returns whether the replica has the same holds, down to the tokens, and no expired one."""
     same = server.admin("DEBUG DIGEST") == replica.admin("DEBUG DIGEST")
     return same and all(count(each.admin, "holds") == 0 for each in (server, replica))
 
@@ -61,7 +61,7 @@ def take_all_permits(cli, lock, mode):
     most = int(mode.split()[1]) if mode.startswith("limit") else 1
     options = mode.upper().split() if most > 1 else []
     owners = [f"last.{number}" for number in range(most + 1)]
-    # One that is left over may be of another kind: that is an error, and none of ours.
+    # A lock that is left over may be of another kind: that is an error, and not the test's.
     replies = cli.pipeline(*(("LOCK.ACQUIRE", lock, owner, "PX", LEASE_MS, *options) for owner in owners))
     taken = [owner for owner, reply in zip(owners, replies) if isinstance(reply, int)]
     for owner in taken:

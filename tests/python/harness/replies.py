@@ -12,7 +12,7 @@ def as_map(reply):
 
 
 def lock_info(cli, key, *options):
-    """LOCK.INFO, with its holders as maps; None if nobody holds the lock."""
+    """LOCK.INFO, with its holders as maps; None if the lock is not held."""
     info = as_map(cli("LOCK.INFO", key, *options))
     if info is not None:
         info["holders"] = [as_map(holder) for holder in info["holders"]]
@@ -21,7 +21,7 @@ def lock_info(cli, key, *options):
 
 
 def holder(cli, key):
-    """The one hold of an exclusive lock as a map; None if nobody holds it."""
+    """The one hold of an exclusive lock as a map; None if it is not held."""
     info = lock_info(cli, key)
     if info is None:
         return None
@@ -30,13 +30,13 @@ def holder(cli, key):
 
 
 def owner_of(cli, key):
-    """The owner that holds the lock; None if nobody does."""
+    """The owner that holds the lock; None if there is none."""
     hold = holder(cli, key)
     return None if hold is None else hold["owner"]
 
 
 def waiters_of(cli, key):
-    """How many wait for the lock."""
+    """The number of requests that wait for the lock."""
     info = lock_info(cli, key)
     return 0 if info is None else info["waiters"]
 

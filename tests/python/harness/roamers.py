@@ -1,9 +1,8 @@
-"""Clients that ask every server of a group for one lock, and write down what they were told.
+"""Clients that ask every server of a group for one lock, and record the replies.
 
-A client of a library asks the server that it was told is the primary. These trust
-nobody: they ask any server as long as it answers, also one that was a primary once, and
-renew and release at another one than granted. What they may rely on is in
-checkers/many.py.
+A client of a library asks the server that it knows as the primary. These trust no server: they ask any as long as it
+answers, also one that was a primary once, and renew and release at another one than granted. The rules that they may
+rely on are in checkers/many.py.
 """
 
 import os
@@ -24,7 +23,7 @@ LEASES_MS = [100, 300, LEASE_MS_MAX]
 WAITS_MS = [0, 50, 300]
 PATIENCE_SECONDS = 0.5 * SLOW_FACTOR
 REST_SECONDS = 0.005
-#: How long a patient one waits beyond what it asked for: longer than any failure lasts.
+#: The time that a patient one waits beyond its timeout: longer than any failure lasts.
 VERY_PATIENT_SECONDS = 60.0 * SLOW_FACTOR
 
 
@@ -47,7 +46,7 @@ class Roamer(threading.Thread):
             turn = 0
             while not self.load.stop.is_set():
                 turn += 1
-                # What nobody heard of may be done late: to an owner of that name, so it changes its name.
+                # A request without a reply may be carried out late: to an owner of that name, so it changes its name.
                 self.turn(f"{self.number}:{self.losses}" if self.is_stubborn else f"{self.number}.{turn}")
         except Exception as failure:  # a thread's failure would else be lost
             self.failure = failure
@@ -83,7 +82,7 @@ class Roamer(threading.Thread):
         return node if self.chance.random() < 0.8 else self.chance.choice(self.load.nodes)
 
     def acquire(self, node, locks, owner, lease_ms, wait_ms):
-        """Whether it got the locks, at this server."""
+        """Returns whether it got the locks, at this server."""
         token = self.ask("acquire", node, locks[0], owner, lease_ms, wait_ms, locks[1:])
         return token is not None
 
@@ -100,14 +99,14 @@ class Roamer(threading.Thread):
         reply, error = self.reply(node, words, patience + wait_ms / 1000)
         answered = time.monotonic()
         if kind != "acquire" or reply is not None or may_have_begun(error):
-            # What may prove something.
+            # Replies that may prove something.
             command = "macquire" if others else kind
             asked = {"lease": lease_ms / 1000, "block": wait_ms / 1000 or None}
             self.history.append(Request(command, (lock, *others), owner, sent, answered, reply, error, **asked))
         return reply
 
     def reply(self, node, words, limit):
-        """What this server says, and the error instead; errors are counted."""
+        """The reply of this server, and the error instead; errors are counted."""
         try:
             if node not in self.connections:
                 self.connections[node] = Connection(node.port)
@@ -129,11 +128,11 @@ class Load:
     """Roamers at work, from entering to leaving.
 
     Stubborn ones are the same owner again and again, and renew what they know to be over. Patient ones, the last of
-    all, do not ask again: what they are not told within a minute is `unanswered`. Beside the locks that one can hold
-    there may be semaphores: `limits` has the limit of each.
+    all, do not ask again: a request without a reply within a minute is `unanswered`. In addition to the locks with one
+    holder there may be semaphores: `limits` has the limit of each.
     """
 
-    #: Whether the servers come back with all that they had.
+    #: True if the servers come back with all their data.
     forgets_nothing = False
 
     def __init__(self, nodes, clients=4, locks=("door", "gate"), stubborn=0, patient=0, seed="", limits=None):
@@ -159,16 +158,16 @@ class Load:
 
     @property
     def history(self):
-        """What all of them saw until now."""
+        """The history of all of them until now."""
         return [request for roamer in self.roamers for request in list(roamer.history)]
 
     @property
     def told(self):
-        """The errors that they were told, and how often."""
+        """The errors that they received, and their counts."""
         return sum((roamer.told for roamer in self.roamers), Counter())
 
     def grants(self):
-        """How many locks were granted until now."""
+        """The number of locks that were granted until now."""
         return sum(request.is_granted for request in self.history)
 
     def goes_on(self, grants=10):
@@ -177,6 +176,6 @@ class Load:
         eventually(lambda: self.grants() >= before + grants, "locks are granted", pause=0.02)
 
     def faults(self, breaks=()):
-        """What they cannot have seen."""
+        """Violations that they cannot have seen."""
         known = {"breaks": breaks, "limits": self.limits, "forgets_nothing": self.forgets_nothing}
         return faults(self.history, MANY, **known)

@@ -13,7 +13,7 @@ from .limits import eventually
 from .wire import Closed, ServerError
 
 class Scene:
-    """What clients have and wait for on one server with `replicas` replicas; `key` makes names of one slot.
+    """The holds and waits of clients on one server with `replicas` replicas; `key` makes names of one slot.
 
     The short leases should last until the server is no primary any more.
     """

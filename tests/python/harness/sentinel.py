@@ -3,11 +3,11 @@
 from .limits import SLOW_FACTOR, eventually
 from .server import BINARY, Server
 
-#: What they call the group that they watch.
+#: The name of the group that they monitor.
 GROUP = "group"
 DOWN_AFTER_MS = 700 * SLOW_FACTOR
-#: Their periods in milliseconds, which are made for networks and people. One that takes itself for a primary is told
-#: otherwise after four times the time between two reports; by then all must know of a change that has been made.
+#: Their periods in milliseconds, which are made for networks and people. A server that takes itself for a primary is
+#: corrected after four times the time between two reports; by then all must know of a change that has been made.
 PERIODS = {
     "INFO-PERIOD": 200, "PING-PERIOD": 300, "PUBLISH-PERIOD": 500,
     "SLAVE-RECONF-TIMEOUT": 2000, "MIN-LINK-RECONNECT-PERIOD": 1000, "ELECTION-TIMEOUT": 2000,
@@ -20,7 +20,7 @@ class Sentinel(Server):
     """One of several that watch a primary and agree on another one."""
 
     def start(self):
-        """Starts it, which watches nobody yet."""
+        """Starts it; it monitors no group yet."""
         super().start()
         for name, period_ms in PERIODS.items():
             self.admin("SENTINEL", "DEBUG", name, period_ms * SLOW_FACTOR)
@@ -39,12 +39,13 @@ class Sentinel(Server):
         self.admin("SENTINEL", "SET", GROUP, name, value)
 
     def sees(self, replicas, sentinels):
-        """Whether it has found `replicas` replicas and `sentinels` other sentinels, and can talk to all of them."""
+        """Returns whether it has found `replicas` replicas and `sentinels` other sentinels, and can talk to all of
+        them."""
         flags = [self.flags("MASTERS"), self.flags("SLAVES", GROUP), self.flags("SENTINELS", GROUP)]
         return flags == [["master"], ["slave"] * replicas, ["sentinel"] * sentinels]
 
     def flags(self, *what):
-        """How it thinks that those are that it knows."""
+        """The states of the servers that it knows, in its view."""
         found = self.admin("SENTINEL", *what)
         return [dict(zip(words[::2], words[1::2]))["flags"] for words in found]
 

@@ -1,8 +1,7 @@
 """A server with the module, on a free port, in a directory of its own.
 
-Which server is told by REDISLOCK_SERVER="NAME VERSION SERVER_PATH CLI_PATH" (a
-line of scripts/servers), which module by REDISLOCK_MODULE, and REDISLOCK_VALGRIND=1
-runs it under valgrind and fails on what that finds.
+REDISLOCK_SERVER="NAME VERSION SERVER_PATH CLI_PATH" (a line of scripts/servers) chooses the server, REDISLOCK_MODULE
+the module, and REDISLOCK_VALGRIND=1 runs it under valgrind and fails on its findings.
 """
 
 import os
@@ -30,7 +29,7 @@ NAME, VERSION, BINARY, CLI = (
 IS_VALKEY = NAME.startswith("valkey")
 RELEASE = tuple(int(part) for part in NAME.split("-")[1].split("."))
 
-# What a server writes to its log when it has found itself broken.
+# The signs in its log that a server has found itself broken.
 BROKEN = re.compile(r"BUG REPORT|ASSERTION FAILED|panicked at|STACK TRACE")
 VALGRIND_ERRORS = re.compile(
     r"ERROR SUMMARY: [1-9]|Invalid (read|write|free)|uninitialised"
@@ -38,7 +37,7 @@ VALGRIND_ERRORS = re.compile(
 
 
 def at_least(redis, valkey):
-    """Whether the server under test is of these releases or a later one."""
+    """Returns whether the server under test is of these releases or a later one."""
     return (valkey if IS_VALKEY else redis) <= RELEASE
 
 
@@ -59,15 +58,15 @@ class Server:
         self.module_arguments = [str(argument) for argument in module_arguments]
         self.config = config
         self.with_module = with_module
-        #: Which module, where it is not the one under test.
+        #: The module, if it is not the one under test.
         self.module = module
-        #: Variables beside those of the tests.
+        #: Variables in addition to those of the tests.
         self.environment = environment or {}
         self.process = None
         self._reserved = Port()
         self.port = self._reserved.number
         self._reserved_bus = None
-        #: Where other nodes of a cluster reach it.
+        #: The port for other nodes of a cluster.
         self.bus = None
         if "--cluster-enabled" in self.options:
             self._reserved_bus = Port()
@@ -121,11 +120,11 @@ class Server:
                 self._reserved_bus.give_back()
 
     def is_alive(self):
-        """Whether the process runs."""
+        """Returns whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def wait_for_end(self):
-        """Waits until the process ended by itself; returns its exit code."""
+        """Waits until the process has exited on its own; returns its exit code."""
         code = self._wait_for_end()
         self.process = None
         self.close_connections()
@@ -175,7 +174,7 @@ class Server:
     # Its log
 
     def log_text(self):
-        """All that it wrote to its log, and beside it."""
+        """All its output, in its log and elsewhere."""
         files = [path for path in (self.log, self.output) if path.exists()]
         return "".join(path.read_text(errors="replace") for path in files)
 
@@ -260,7 +259,7 @@ class Yard:
 
 
 def parse_info(text):
-    """What INFO gives, as a dictionary of texts."""
+    """The reply of INFO, as a dictionary of texts."""
     lines = (line for line in text.splitlines() if line and not line.startswith("#"))
     return dict(line.partition(":")[::2] for line in lines)
 
@@ -274,7 +273,7 @@ def settle(server):
 
 
 def answers(port):
-    """Whether a server is there, and has loaded what it has."""
+    """Returns whether a server is there, and has loaded its data."""
     try:
         connection = Connection(port)
     except OSError:
@@ -288,7 +287,7 @@ def answers(port):
 
 
 class Port:
-    """A port that nobody else is given until it is given back.
+    """A port that no other test gets until it is given back.
 
     A socket stays bound to it without listening. Servers ask for SO_REUSEADDR, which
     lets them listen there all the same; a search for a free port passes it over.

@@ -61,7 +61,7 @@ def follow(replica, primary):
 
 
 def attach(replica, primary):
-    """Whether it could be made a replica of a node that it may not know yet."""
+    """Returns whether it could be made a replica of a node that it may not know yet."""
     try:
         return replica.admin("CLUSTER", "REPLICATE", primary.admin("CLUSTER MYID")) == "OK"
     except ServerError:

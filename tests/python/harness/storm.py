@@ -19,7 +19,7 @@ def admit(server):
 
 
 def look_in_a_turn(*command):
-    """A command as bytes, behind so many others that the server reads no more than one of them in a turn."""
+    """A command as bytes, after enough others that the server reads only one of them in a turn."""
     return encode("EXISTS", LONG_KEY) * 2 + encode(*command)
 
 
@@ -40,7 +40,7 @@ class Storm:
         self.locks = locks
 
     def key(self, number):
-        """What a member waits for."""
+        """The lock that a member waits for."""
         return f"lock:{number % self.locks}"
 
     def hold_all(self):
@@ -72,7 +72,7 @@ class Storm:
         self.crowd.say([number], lambda n: encode("LOCK.RELEASE", self.key(n), f"w{n}"))
 
     def calm_down(self):
-        """Nobody waits, nobody holds what was not given back, and every lock can be had."""
+        """Checks that no client waits, no other hold is left, and every lock can be taken."""
         eventually(lambda: count(self.cli, "waiters") == 0, "nobody waits", 60 * SLOW_FACTOR, 0.02)
         keys = [self.key(n) for n in range(self.locks)]
         for start in range(0, len(keys), 1000):

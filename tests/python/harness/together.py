@@ -1,4 +1,4 @@
-"""Clients that run beside each other, each in a thread."""
+"""Clients that run at the same time, each in a thread."""
 
 import threading
 

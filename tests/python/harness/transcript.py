@@ -7,9 +7,9 @@ into redis-cli word for word, on a terminal, as a reader would:
     client-b> COMMAND           typed into another window, named by its letter
     client-b: REPLY             what that window shows after it had to wait
 
-A command without a reply waits: the test sees to it that the server has parked the
-client before the next line is typed. All transcripts of a page are one session on one
-server that was empty before. What stands behind two blanks and "<-" is a remark.
+A command without a reply waits: the test sees to it that the server has parked the client before the next line is
+typed. All transcripts of a page are one session on one server that was empty before. A remark follows two blanks and
+"<-".
 
 Everything must be the same, but for what no two runs have in common:
 
@@ -48,7 +48,7 @@ VARIES = re.compile(
     r"|redislock_(commit|wait_ms_\w+|hold_ms_\w+|token_lead_us):"
 )
 TYPING_SECONDS = 0.05  # nobody types faster
-# What redis-cli prints when it is ready for the next command.
+# The prompt of redis-cli when it is ready for the next command.
 READY = re.compile(r"(?:^|\n)127\.0\.0\.1:(\d+)(\S*)> $")
 
 
@@ -125,7 +125,7 @@ class Window:
         return [line.rstrip() for line in lines if line and not TOOK.fullmatch(line)]
 
     def is_ready(self):
-        """Whether redis-cli asks for the next command."""
+        """Returns whether redis-cli asks for the next command."""
         self._look(0)
         return bool(READY.search(self.shown))
 
@@ -141,7 +141,7 @@ class Window:
 
 
 class Names:
-    """Which real token or UUID stands for which one of the page."""
+    """The real token or UUID for each one of the page."""
 
     def __init__(self):
         self.real = {}
@@ -151,7 +151,7 @@ class Names:
         return NAME.sub(lambda name: self.real.get(name[0], name[0]), command)
 
     def agree(self, told, real):
-        """Whether one name can stand for the other, from now on too."""
+        """Returns whether one name can stand for the other, from now on too."""
         if bool(TOKEN.fullmatch(told)) != bool(TOKEN.fullmatch(real)):
             return False
         if told in self.real or real in self.real.values():
@@ -165,7 +165,7 @@ class Names:
 
 
 def same_line(told, real, before, names):
-    """Whether a line of the page stands for a real one; `before` is the line above."""
+    """Returns whether a line of the page stands for a real one; `before` is the line above."""
     above = VARIES.search(before)
     varies = VARIES.search(told) or (above and above[1] and "=>" not in before)
     if varies and (told.rstrip().endswith("(nil)") == real.rstrip().endswith("(nil)")):
@@ -178,7 +178,7 @@ def same_line(told, real, before, names):
 
 
 def same_reply(told, real, names):
-    """Whether the reply of the page stands for the real one."""
+    """Returns whether the reply of the page stands for the real one."""
     told = [line for line in told if not TOOK.fullmatch(line)]
     if "..." in told:
         cut = told.index("...")
@@ -234,6 +234,6 @@ class Session:
         )
 
     def close(self):
-        """Closes the windows; nobody may still wait for a reply that the page shows."""
+        """Closes the windows; no client may still wait for a reply that the page shows."""
         for window in self.windows.values():
             window.close()

@@ -1,4 +1,4 @@
-"""A request that waits in line while the test goes on.
+"""A request that waits in line while the test continues.
 
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
     assert bob.waits()
@@ -28,7 +28,7 @@ class Request:
         )
 
     def is_blocked(self):
-        """Whether the server says that this client is blocked."""
+        """Returns whether the server says that this client is blocked."""
         line = self.server.admin("CLIENT", "LIST", "ID", self.client_id)
         fields = dict(field.partition("=")[::2] for field in line.split())
         return "b" in fields.get("flags", "")

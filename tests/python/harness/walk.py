@@ -3,7 +3,7 @@
     for step in walk(server):
         compare(step)
 
-Between two steps nothing is under way: nobody waits on a connection, and no lease is about to end.
+Between two steps nothing is under way: no connection waits, and no lease is about to end.
 """
 
 from .kinds import ask, ask_all, close_and_settle, count, count_and_share, line_of, owners_of, release, take, take_all
@@ -149,13 +149,13 @@ def walk(server, *parts):
     cli = server.connect()
     for name in parts or PARTS:
         for step in PARTS[name](server, cli):
-            # A hold whose lease is over is not shown any more a moment before it is ended.
+            # A hold whose lease has expired is hidden a moment before it is ended.
             eventually(lambda: count(cli, "holds") == len(leases_of(cli)), "nothing is about to end")
             yield step
 
 
 def locks_of(cli, *, with_ties=True):
-    """What everybody must agree on about all locks: {name: ((kind, limit), holders)}."""
+    """The state of all locks that all readers must agree on: {name: ((kind, limit), holders)}."""
     seen = {}
     names = ("owner", "token", "count") + (("keepalive", "ephemeral-ms") if with_ties else ())
     for key in sorted(cli("KEYS *")):
@@ -167,7 +167,7 @@ def locks_of(cli, *, with_ties=True):
 
 
 def leases_of(cli):
-    """What is left of each lease: {(name, owner): ms}."""
+    """The remaining time of each lease: {(name, owner): ms}."""
     left = {}
     for key in cli("KEYS *"):
         info = lock_info(cli, key, "FULL")
@@ -177,12 +177,12 @@ def leases_of(cli):
 
 
 def nobody_waits(cli, *keys):
-    """Whether all lines are empty."""
+    """Returns whether all lines are empty."""
     return all(line_of(cli, key) == [] for key in keys)
 
 
 def assert_same_leases(before, after):
-    """Asserts that leases differ by no more than a test takes; each holder has its own."""
+    """Asserts that leases differ at most by the duration of a test; each holder has its own."""
     assert before.keys() == after.keys()
     for key, left in before.items():
         assert abs(left - after[key]) < LEASE_SLACK_MS, (key, left, after[key])

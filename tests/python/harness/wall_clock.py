@@ -1,4 +1,4 @@
-"""A wall clock that a test sets, for a server that runs. Its other clocks go on as they are.
+"""A wall clock that a test sets, for a server that runs. Its other clocks are unchanged.
 
 The library that is preloaded into the server for that is tests/server/wall_clock.c.
 """

@@ -36,7 +36,7 @@ class Closed(Exception):
 
 
 class Push(list):
-    """What a RESP3 server sent without being asked."""
+    """A push message of a RESP3 server."""
 
 
 @contextmanager
@@ -128,13 +128,13 @@ class Connection:
             self.pushes.append(value)
 
     def has_input(self, seconds=0.0):
-        """Whether the server has sent something that was not read yet."""
+        """Returns whether the server has sent something that was not read yet."""
         if self.received:
             return True
         return bool(select.select([self.socket], [], [], seconds)[0])
 
     def is_closed(self, seconds=0.0):
-        """Whether the server closed the connection and sent nothing before."""
+        """Returns whether the server closed the connection and sent nothing before."""
         if self.received or not self.has_input(seconds):
             return False
         try:

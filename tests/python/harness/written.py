@@ -1,4 +1,4 @@
-"""What a version of the module has written, of each kind: made once for each release, and loaded for ever.
+"""The files that a version of the module has written, of each kind: made once for each release, and loaded for ever.
 
     cd tests/python && python -m harness.written ../samples/0.3.0      (with REDISLOCK_MODULE and REDISLOCK_SERVER)
 
@@ -22,7 +22,7 @@ from .wall_clock import WallClock, build
 
 SAMPLES = ROOT / "tests" / "samples"
 AOF = ("--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", "no")
-#: As long as any lease may be: it begins anew with each load.
+#: The longest lease: it restarts with each load.
 LEASE_MS = 3_600_000
 #: Not whether a connection keeps it alive: after a load none does.
 FIELDS = ("owner", "token", "count", "ephemeral-ms")
@@ -58,7 +58,7 @@ def of_many(server, cli, key):
     cli.pipeline(*[("LOCK.ACQUIRE", key, f"m{number}", "PX", LEASE_MS, "LIMIT", 2000) for number in range(1000)])
 
 
-#: How a lock of each kind comes to be.
+#: The origin of a lock of each kind.
 KINDS = {
     "plain": lambda server, cli, key: take(cli, key, "alice", lease_ms=LEASE_MS),
     "uuid": lambda server, cli, key: cli("LOCK.ACQUIRE", key, "*", "PX", LEASE_MS),
@@ -76,7 +76,8 @@ KINDS = {
 
 
 def shown(cli, key):
-    """What everybody must see of a lock: kind, limit, holders, and whether their leases are long; and its digest."""
+    """The state of a lock that all readers must see: kind, limit, holders, and whether their leases are long; and its
+    digest."""
     info = lock_info(cli, key, "FULL", "COUNT", 2000)
     holders = [] if info is None else info["holders"]
     holds = [[*(hold[name] for name in FIELDS), hold["lease-left-ms"] > LEASE_MS // 2] for hold in holders]
@@ -85,7 +86,8 @@ def shown(cli, key):
 
 
 def told(server, cli):
-    """What the stream says besides: a hand-over, the end of a lease, renewals, releases; then what is held."""
+    """The further records of the stream: a hand-over, the end of a lease, renewals, releases; then the holds that
+    remain."""
     take(cli, "handed-on", "alice", lease_ms=LEASE_MS)
     waiting = ask(server, "handed-on", "bob", lease_ms=LEASE_MS)
     release(cli, "handed-on", "alice")
@@ -127,7 +129,7 @@ def payloads(yard, clock, into):
 
 
 def files(yard, clock, into):
-    """An append-only file as it grows, and a rewritten one, which goes on growing."""
+    """An append-only file as it grows, and a rewritten one, which continues to grow."""
     server = yard(*AOF, environment=clock.environment)
     cli = server.connect()
     told(server, cli)

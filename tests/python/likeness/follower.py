@@ -9,7 +9,7 @@ from harness.wire import encode
 
 
 class Follower:
-    """Follows this server, whose clock goes on only by `passes`."""
+    """Follows this server, whose clock advances only by `passes`."""
 
     def __init__(self, server, passes):
         self.socket = socket.create_connection(("127.0.0.1", server.port), SOON_SECONDS)
@@ -46,7 +46,7 @@ class Follower:
         self.received += data
 
     def told(self):
-        """What has come since, as bytes."""
+        """The bytes that have arrived since."""
         self.socket.setblocking(False)
         try:
             while data := self.socket.recv(1 << 16):
@@ -67,7 +67,7 @@ class Follower:
 
 
 def ends(process):
-    """Waits until the children of this process have ended; nobody has looked at them yet."""
+    """Waits until the children of this process have ended, before the parent has waited for them."""
     deadline = time.monotonic() + SOON_SECONDS
     while any(is_running(child) for child in children(process)):
         assert time.monotonic() < deadline, "a snapshot is not written in time"

@@ -1,4 +1,4 @@
-"""Plays the steps on a real server whose clocks stand still between them."""
+"""Plays the steps on a real server whose clocks are paused between them."""
 
 import binascii
 import math
@@ -17,9 +17,9 @@ from .told import Names, flat, payload_text
 SOURCE = ROOT / "tests" / "server" / "stopped_clock.c"
 #: When the wall clock of a simulated server begins.
 BEGAN_US = 1_700_000_000_000_000
-#: How far time goes at once, and how many commands of ours it takes until all is done that is to be done.
+#: The time that passes at once, and the number of our commands until all work is done.
 STEP_MS, TURNS = 2, 6
-#: How many of these it takes until a replica has its snapshot.
+#: The number of these until a replica has its snapshot.
 SYNC_STEPS = 10
 OPTIONS = """--hz 500 --appendonly yes --appendfsync no --notify-keyspace-events KA
     --repl-diskless-sync no --rdbcompression no --lazyfree-lazy-expire no --lazyfree-lazy-server-del no
@@ -27,14 +27,14 @@ OPTIONS = """--hz 500 --appendonly yes --appendfsync no --notify-keyspace-events
 CLUSTER = "--cluster-enabled yes --cluster-require-full-coverage no --cluster-node-timeout 100000000"
 #: A node takes this time and these turns until it answers for its slots: each 50th turn looks at the cluster.
 JOINS_US, JOIN_TURNS = 6_000_000, 120
-#: The nodes of a cluster: the server, and one that nobody ever reaches.
+#: The nodes of a cluster: the server, and one that is never reached.
 OURS, THEIRS = "a" * 40, "b" * 40
 FIELDS = """role locks holds waiters grants contended_grants releases expirations broken timeouts deadlocks fenced
     wait_ms_histogram hold_ms_histogram last_token""".split()
 
 
 def nodes(server):
-    """What a node of a cluster remembers, which has all slots."""
+    """The saved state of a node of a cluster that has all slots."""
     return (
         f"{OURS} 127.0.0.1:{server.port}@{server.bus} myself,master - 0 0 1 connected 0-16383\n"
         f"{THEIRS} 127.0.0.1:9@9 master - 0 0 2 connected\nvars currentEpoch 2 lastVoteEpoch 0\n"
@@ -138,13 +138,13 @@ class Real:
         self.clock.write(struct.pack("=q", self.passed_us))
 
     def looks_for_keys(self, *commands):
-        """Behind these commands, in one packet: a key whose time is over goes when somebody looks for it."""
+        """After these commands, in one packet: an expired key is removed when a client looks for it."""
         for db in self.dbs:
             commands += (("SELECT", db), *(("EXISTS", name) for name in NAMES))
         self.admin.pipeline(*commands)
 
     def rests(self):
-        """All that is to be done at this moment is done."""
+        """Lets all work of this moment be done."""
         for _ in range(TURNS):
             self.admin("PING")
         self.takes()
@@ -206,7 +206,7 @@ class Real:
             self.waits_for_flush(client)
 
     def waits_for_flush(self, client):
-        """A newer server frees what a flush has left on a thread, and answers behind it."""
+        """A newer server frees the data of a flush on a thread, and answers after it."""
         self.waits_for_threads(lambda: not any(command[0].startswith("FLUSH") for command in client.open))
 
     def waits_for_threads(self, is_answered=lambda: True):
@@ -303,7 +303,7 @@ class Real:
         self.looks_for_keys(*{"leaves": [leaves], "left": [theirs], "ours": [stays, ours]}[what])
 
     def demote(self):
-        # Nobody answers at the port of discarded packets.
+        # No server answers at the port of discarded packets.
         self.admin("REPLICAOF", "127.0.0.1", "9")
 
     def promote(self):
@@ -335,7 +335,7 @@ class Real:
     # What is seen
 
     def tells(self):
-        """What came of the last step, and what there is now."""
+        """The outcome of the last step, and the current state."""
         if self.follower:
             self.takes_stream()
         lines, self.lines = self.lines, []
@@ -386,7 +386,7 @@ class Reader:
         self.kind, self.unread, self.db = kind, b"", "0"
 
     def lines(self, data):
-        """What was written: a line each."""
+        """The commands written: a line each."""
         self.unread += data
         found = []
         while self.unread:
@@ -406,7 +406,7 @@ class Reader:
 
 
 def command_of(data):
-    """The first command of a file, and what comes behind it."""
+    """The first command of a file, and the rest."""
     if data.startswith(b"#"):
         return command_of(data.partition(b"\n")[2])
     head, _, rest = data.partition(b"\r\n")

@@ -1,4 +1,4 @@
-"""Rounds from a seed, and what is told of a difference."""
+"""Rounds from a seed, and the report of a difference."""
 
 import argparse
 import os
@@ -16,9 +16,9 @@ from .script import CLUSTER, Author
 from .told import CHANCE, differences, simulated
 
 STEPS = 60
-#: How many rounds the simulated server is asked to play at a time.
+#: The number of rounds that the simulated server plays at a time.
 AT_ONCE = 20
-#: How many rounds have to be played in a run at least, or it proves nothing.
+#: The lowest number of rounds in a run, or it proves nothing.
 ROUNDS_MIN = 3
 TEST = "engine::tests::play::simulated_server_plays"
 
@@ -42,7 +42,7 @@ class Likeness:
             yield from zip(some, scripts, self.simulated(scripts))
 
     def simulated(self, rounds):
-        """What the simulated server makes of these rounds."""
+        """The simulated server's output for these rounds."""
         path = self.directory / "script"
         path.write_text("".join(f"{step}\n" for steps in rounds for step in steps))
         binary = os.environ["REDISLOCK_LIB_TEST"]
@@ -92,7 +92,7 @@ class Likeness:
 
 
 def told(steps, found, number, seed):
-    """What people need to see a difference, and to see it again."""
+    """The report that people need to see a difference, and to see it again."""
     lines = [f"== round {number} of seed {seed}"]
     lines += [f"  {at:3} {step.replace(chr(9), ' ')}" for at, step in enumerate(steps[: found[0] + 1])]
     lines += ["", *(f"   {line}" for line in found[1])]
@@ -124,7 +124,7 @@ def main():
 
 
 def arguments():
-    """What the caller wants."""
+    """The arguments of the caller."""
     parser = argparse.ArgumentParser(prog="scripts/likeness", description="The simulated server against a real one.")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="repeats the scripts of a run")
     parser.add_argument("--rounds", type=int, default=2_000, help="how many rounds at most (2000)")

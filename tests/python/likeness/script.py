@@ -1,4 +1,4 @@
-"""Which steps there are, and how a round's are drawn from its seed.
+"""The steps, and the way in which a round's are drawn from its seed.
 
 A step is a line: a word, and more behind tabs. `send CLIENT DB COMMAND` may have several commands with ';;' between
 them, which go in one packet. A word that begins with '@' names what is only known when it is played:
@@ -18,7 +18,7 @@ DBS = (0, 1, 2)
 CLIENTS = 7
 SLOTS = 3
 LONG_MS = (600_000, 900_000)
-#: Odd, and time goes on by two: nothing ends at the very moment of a step.
+#: Odd, and time advances by two: nothing ends at the very moment of a step.
 SHORT_MS = range(3, 160, 2)
 SETTINGS = {
     "max-waiters-per-lock": (1, 2, 10_000),
@@ -27,9 +27,9 @@ SETTINGS = {
     "max-lease": (151, 86_400_000),
     "quarantine": (51, 0),
 }
-#: How a round with a node of a cluster begins.
+#: The beginning of a round with a node of a cluster.
 CLUSTER = "round\tcluster"
-#: Calls what stands between the ';' behind the key one after the other, and gives all that was replied.
+#: Calls the commands between the ';' after the key one after the other, and returns all replies.
 SCRIPT = (
     "local all, one = {}, {} for n = 1, #ARGV + 1 do if n > #ARGV or ARGV[n] == ';' then "
     "local reply = redis.pcall(unpack(one)) all[#all + 1] = reply or false one = {} "
@@ -46,7 +46,7 @@ class Author(Draws):
     """Draws the steps of one round."""
 
     LOCKS, NAMES, OWNERS, CLIENTS = LOCKS, NAMES, OWNERS, CLIENTS
-    #: How often the steps of each group are drawn, in a round that has it.
+    #: The weight of each group of steps, in a round that has it.
     GROUPS = {
         "keys": 6,
         "floods": 2,
@@ -67,7 +67,7 @@ class Author(Draws):
         "nonsense": 2,
     }
 
-    #: What a node of a cluster has beside slots: each of the names is in a slot of its own.
+    #: The groups of a node of a cluster in addition to slots: each of the names is in a slot of its own.
     OF_CLUSTER = ("keys", "dumps", "bundles", "settings", "pauses", "leaving", "rights", "loading", "strings", "slots")
 
     def __init__(self, seed, groups=None):
@@ -201,7 +201,7 @@ class Author(Draws):
         ])
 
     def strings(self):
-        """What old clients do: their locks are strings, as a setting says. Now and then it does not."""
+        """The actions of old clients: their locks are strings, as a setting says. Now and then it does not."""
         if self.chance.random() < 0.1:
             return [line("set", "legacy-strings", "no"), self.locking(), line("set", "legacy-strings", "yes")]
         lock = self.lock()
@@ -221,7 +221,7 @@ class Author(Draws):
     def floods(self):
         a, b = self.chance.sample(DBS, 2)
         if self.chance.random() < 0.4:
-            # Redis 8 blocks its client until a thread has freed all, and others come first: so nothing is behind it.
+            # Redis 8 blocks its client until a thread has freed all, and others come first: so no command follows it.
             return self.send(self.acquire(0), [self.chance.choice(["FLUSHALL", "FLUSHDB"]), "SYNC"])
         return self.with_more(self.chance.choice([["FLUSHALL", "ASYNC"], ["FLUSHDB", "ASYNC"], ["SWAPDB", a, b]]))
 
@@ -274,7 +274,7 @@ class Author(Draws):
     # Everything else
 
     def nonsense(self):
-        """What is refused, and why."""
+        """Refused commands, and their reasons."""
         lock, owner = self.lock(), self.owner()
         words = self.chance.choice(["SHARE", "LIMIT 0", "BLOCK", "BLOCK 9 QUEUE 9"])
         wrong = [
@@ -322,7 +322,7 @@ class Author(Draws):
         return [line("failover"), *self.meanwhile(), line("failover-abort")]
 
     def meanwhile(self):
-        """What is done while writers wait."""
+        """Actions while writers wait."""
         others = [self.locking, self.gathering, self.leaving, self.passing, self.loading]
         return [self.chance.choice(others)() for _ in range(3)]
 

@@ -1,20 +1,22 @@
-"""What came of a step, as both sides tell it, and in what they differ.
+"""The outcome of a step, as both sides report it, and their differences.
 
-What may differ, each for a reason. Everything else is compared byte for byte, tokens, leases left and waits included.
+The allowed differences, each with a reason. Everything else is compared byte for byte, tokens, leases left and waits
+included.
 
 * The words of NOPERM, READONLY and EXECABORT: the server's own, and others on each version. Their codes are compared.
   So are those of MOVED and ASK: the simulated servers have no addresses.
 * An owner that the server mints: chance. It is called by when it was seen first.
 * Numbers of connections: the server's own. They are called by the client.
-* Between clients that are answered in one step there is no order, for nobody sees one: each has its own connection.
+* Clients that are answered in one step have no order, for no client sees one: each has its own connection.
 * Among locks that are broken together (a flush, SWAPDB) there is none (G15 is of each lock). It is that of a map.
 * In which order a server saves its keys, and so loads them (DEBUG RELOAD): that of a map. So there is none among leases
-  that end, or begin to run out, at one moment after that. Where leases of two locks end at one moment, chance says
-  who is granted first and has the lower token. The simulated server says so ("chance"), and a round ends there.
-* What DUMP gives of a string: the server's own form. Of a lock the numbers are compared, packed or not: the simulated
-  server packs those of a lock that more than two hold, a real one of more than 1,000.
+  that end, or begin to run out, at one moment after that. If leases of two locks end at one moment, chance decides
+  which waiter is granted first and has the lower token. The simulated server says so ("chance"), and a round ends
+  there.
+* The output of DUMP for a string: the server's own form. Of a lock the numbers are compared, packed or not: the
+  simulated server packs those of a lock that more than two hold, a real one of more than 1,000.
 
-What no script does, for the servers do it in different ways or at no definite moment:
+No script does the following, for servers do it in different ways or at no definite moment:
 
 * Commands behind FLUSHALL SYNC in one packet: Redis 8 blocks the client until a thread has freed all.
 * CLIENT UNBLOCK with ERROR of a client that has sent more commands, while grants are confirmed: Redis 7.0 reads them
@@ -41,14 +43,14 @@ from harness.wire import ServerError
 
 #: Errors of the server itself whose words differ from version to version.
 WORDED_OTHERWISE = {"NOPERM", "READONLY", "EXECABORT", "MOVED", "ASK"}
-#: How servers say in scripts that a user has no right to run a command.
+#: The words by which servers say in scripts that a user has no right to run a command.
 NO_RIGHT = ("NOPERM", "ACL failure", "can't run this command or subcommand", "has no permissions")
 MINTED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 #: A lock in a payload: the bytes of its blocks.
 BLOCKS = re.compile(r"\bx01(?:[0-9a-f]{2}){10,}(?:,x01(?:[0-9a-f]{2})+)*\b")
-#: What a connection's life is multiplied by on the simulated server.
+#: The factor for the number of a connection's life on the simulated server.
 LIVES = 100
-#: What the simulated server tells where it is chance in which order a real one does what comes next.
+#: The mark of the simulated server for an order that is chance on a real one.
 CHANCE = "chance"
 #: Among lines that have this there is no order: locks that are broken together. And what becomes of locks at one moment
 #: that a real server has loaded in the order of its keys.
@@ -59,7 +61,7 @@ KINDS = ("busy", "reply", "event", "file", "stream", "changed", "place", "info")
 
 
 def flat(reply, clients):
-    """A reply as words, one part behind the other; `clients` gives the name of a connection."""
+    """A reply as words, its parts concatenated; `clients` gives the name of a connection."""
     if isinstance(reply, ServerError):
         line = reply.line
         if any(words in line for words in NO_RIGHT):
@@ -111,7 +113,7 @@ class Names:
 
 
 def simulated(text):
-    """What the simulated server tells: for each round a list of steps, each (step, lines)."""
+    """The output of the simulated server: for each round a list of steps, each (step, lines)."""
     rounds = []
     for line in text.splitlines():
         words = line.split("\t")
@@ -152,7 +154,7 @@ def in_order(lines, unordered):
 
 
 def differences(ours, theirs, is_reloaded=False):
-    """How one step of the simulated server differs from the real one's, as lines."""
+    """The differences between one step of the simulated server and the real one's, as lines."""
     ours, theirs = sorted_out(ours, is_reloaded), sorted_out(theirs, is_reloaded)
     found = []
     for kind in KINDS:

@@ -22,7 +22,7 @@ opt-level = 1
 opt-level = 0
 """
 
-# It is compared with what is there, so it is written as that is. What fuzzing has found is tried here, too.
+# It is compared with what is there, so it is written as that is. The findings of fuzzing are tried here, too.
 LIBRARY = """#![allow(warnings)]
 pub mod command;
 pub mod engine;
@@ -32,12 +32,12 @@ mod sabotage;
 #[path = "../tests/fuzz/targets/mod.rs"]
 mod fuzz;
 """
-# What a function cannot do while it is compiled.
+# An operation that a function cannot do while it is compiled.
 IN_CONSTANTS = re.compile(r"cannot call non-const (?:associated )?(?:function|method) `([^`]*)`")
 
 
 class Failed(Exception):
-    """What should be built cannot be."""
+    """A package that cannot be built."""
 
 
 class Package:
@@ -81,7 +81,7 @@ class Package:
         target.write_text(text)
 
     def cargo(self, *words):
-        """What cargo says; its last artifact that can be run, and what the compiler has against it."""
+        """The output of cargo: its last artifact that can be run, and the compiler's errors."""
         command = [os.environ.get("CARGO", "cargo"), *words, "--lib", "--message-format=json"]
         variables = {**os.environ, "CARGO_TARGET_DIR": str(self.directory / "target")}
         ended = subprocess.run(
@@ -102,7 +102,7 @@ class Package:
 
 
 def primary(error):
-    """Where the compiler points to."""
+    """The place that the compiler points to."""
     span = next(span for span in error["spans"] if span["is_primary"])
     while span["file_name"].startswith("/") and span.get("expansion"):
         span = span["expansion"]["span"]

@@ -46,7 +46,7 @@ class Run:
         say(f"{len(self.reached)} tests, {sum(one['seconds'] for one in self.reached.values()):.0f} s")
 
     def reach(self):
-        """What each test reaches; kept for as long as the binary is the same."""
+        """The functions that each test reaches; kept for as long as the binary is the same."""
         known = self.builds / "reached.json"
         mark = os.stat(self.binary.path).st_mtime
         found = json.loads(known.read_text()) if known.exists() else {}
@@ -84,7 +84,7 @@ class Run:
             first = dict.fromkeys([before, *(name for name, _ in killers.most_common(2))])
         name, is_late = tests.noticed(binary, wanted, list(first), **variables)
         if name is None:
-            # What has survived all tests is not asked again whether it survives the slow ones.
+            # A mutant that has survived all tests is not tried again with the slow ones.
             is_open = self.is_quick and self.results.known(mutant) != results.SURVIVED
             return kept.put(mutant, text, results.OPEN if is_open else results.SURVIVED, line=mutant.line)
         with self.lock:
@@ -103,7 +103,7 @@ class Run:
 
 
 class Known:
-    """What is known of all mutants."""
+    """The results of all mutants."""
 
     def __init__(self, root, cache, builds, mutants):
         self.root, self.builds = Path(root), Path(builds)
@@ -114,13 +114,13 @@ class Known:
         self.tests = set(re.findall(r"#\[test\]\n(?: *#.*\n)* *fn (\w+)", sources))
 
     def known(self, mutant):
-        """What is known of a mutant."""
+        """The result of a mutant."""
         found = self.files[mutant.file].get(mutant, self.sources[mutant.file], self.tests)
         return found and found["result"]
 
 
 def rank(mutant):
-    """Where a mutant stands in the order of trying."""
+    """The rank of a mutant in the order of trying."""
     name = short(mutant.file)
     place = next((number for number, first in enumerate(FIRST) if name.startswith(first)), len(FIRST))
     return place, name, mutant.span
@@ -143,7 +143,7 @@ def arguments():
 
 
 def main():
-    """Tries what is to be tried, and judges."""
+    """Tries the mutants that are due, and judges."""
     given = arguments()
     mutants = sorted(listing.read(given.root, given.tool), key=rank)
     known = Known(given.root, given.cache, given.builds, mutants)
@@ -159,7 +159,8 @@ def main():
 
 
 def chosen(known, wanted, is_quick, kinds, again):
-    """Which of `wanted` are tried in a round: known ones of these kinds, or `again` all, and all that are left open."""
+    """The part of `wanted` that a round tries: known ones of these kinds, or `again` all, and all that are left
+    open."""
     found = []
     for one in wanted:
         is_first = is_quick != one.file.startswith(ENGINE)
@@ -185,7 +186,7 @@ def attempt_all(run, mutants):
 
 
 def judge(run, mutants, listed, page, is_written):
-    """Whether enough are noticed, and all others have a reason to live."""
+    """Checks that enough are noticed, and that all others have a reason to live."""
     by_file, survivors = defaultdict(list), []
     for mutant in mutants:
         known = run.known(mutant)

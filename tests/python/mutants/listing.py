@@ -8,13 +8,13 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-# What is built without a server.
+# The parts that are built without a server.
 PARTS = ("src/lock", "src/command", "src/engine")
-# What is changed: the core, and the engine. How words are read is what fuzzing tries.
+# The parts that are changed: the core, and the engine. Fuzzing tries the parsers of words.
 CHANGED = ("src/lock", "src/engine")
 # No code of their own: what the feature `sabotage` adds is no code at all in a module that is shipped.
 SABOTAGE = "sabotage::"
-# Nor these: they tell the tests what is wrong with a table, and nothing that is shipped calls them.
+# Nor these: they report to the tests the faults of a table, and nothing that is shipped calls them.
 JUDGES = re.compile(r"\b(check(_many|_beside|_ranks)?|knows_its_holders_only)$")
 
 
@@ -36,7 +36,7 @@ def of_span(span):
 
 
 def short(file):
-    """What a file is called here: as it is in the core; with its folder if it is not of the core."""
+    """The name of a file here: as it is in the core; with its folder if it is not of the core."""
     return file.removeprefix("src/lock/").removeprefix("src/")
 
 
@@ -64,7 +64,7 @@ def read(root, tool):
 
 
 def is_sabotage(lines, number):
-    """Whether a line says what a sabotaged module does instead."""
+    """Returns whether a line is the code of a sabotaged module."""
     return SABOTAGE in lines[number] or (SABOTAGE in lines[number - 1] and lines[number - 1].endswith("{"))
 
 

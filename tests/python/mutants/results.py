@@ -1,4 +1,4 @@
-"""What became of each mutant, kept outside of the tree: a run goes on where another one stopped."""
+"""The result of each mutant, kept outside of the tree: a run continues where another one stopped."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ class Results:
         self.known = json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def get(self, mutant, text, tests):
-        """What is known of a mutant, if it still holds."""
+        """The result of a mutant, if it is still valid."""
         known = self.known.get(mutant.name)
         if not known or known["of"] != fingerprint(mutant, text):
             return None
@@ -86,7 +86,7 @@ def written(page, by_file):
 
 
 def percent(found):
-    """How many of those that could be built and were tried have been noticed."""
+    """The percentage that was noticed, of those that could be built and were tried."""
     counts = Counter(found)
     killed = counts[KILLED] + counts[LATE]
     return 100 * killed / max(killed + counts[SURVIVED], 1)

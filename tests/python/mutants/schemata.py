@@ -1,7 +1,8 @@
-"""The core with all its mutants in it at once: each function has a body for every mutant, and is told which to take.
+"""The core with all its mutants in it at once: each function has a body for every mutant, and a switch that chooses
+one.
 
-So one build serves thousands of mutants. What it cannot hold is built by itself: constants, functions that
-constants need, and those that return a type without a name in more than one way.
+So one build serves thousands of mutants. The rest is built separately: constants, functions that constants need, and
+those that return a type without a name in more than one way.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections import defaultdict
 
 from .listing import Text
 
-# Put beside the core: which mutant lives, and, if that is asked, which functions are reached.
+# A file added to the core: the mutant that lives, and, if that is asked, the functions that are reached.
 CHOICE = """
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -117,6 +118,6 @@ def outermost(mutants):
 
 
 def body_start(text, start):
-    """Where the body of the function begins whose attributes, or name, begin here."""
+    """The start of the body of the function whose attributes, or name, begin here."""
     head = re.compile(r"(?:\s*(?:///[^\n]*\n|//[^\n]*\n|#\[[^\n]*\]\n))*").match(text, start)
     return text.index("{", text.index("fn ", head.end()))

@@ -11,7 +11,7 @@ from pathlib import Path
 # A mutant may make a test endless, or let it take all memory there is.
 MEMORY_BYTES_MAX = 4 << 30
 
-# What a test's thread has for its stack.
+# The stack of a test's thread.
 STACK_BYTES = 64 << 20
 CPU_SECONDS_MIN = 5
 # As often as long as without a mutant; the wall clock may be that of a busy machine.

@@ -19,7 +19,7 @@ LISTED = Path(__file__).with_name("listed.toml")
 
 
 def listed(name, kind):
-    """What is listed for a server: {(file, test or None): reason}."""
+    """The listed entries for a server: {(file, test or None): reason}."""
     entries = tomllib.loads(LISTED.read_text()).get(kind, [])
     return {
         (entry["file"], entry.get("test")): entry["reason"] for entry in entries if name in entry["servers"]
@@ -27,7 +27,7 @@ def listed(name, kind):
 
 
 def arguments():
-    """What the command line says."""
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(prog="scripts/server-suites")
     parser.add_argument("server", nargs="+", help="NAME=DIRECTORY of a source with its programs built")
     parser.add_argument("--module", required=True, type=Path)
@@ -50,7 +50,7 @@ def compare(name, runner, files):
         for file in files
         for test, before in suspects(found[file, "without"], found[file, "with"]).items()
     ]
-    # One that failed without the module, too, differs by chance at most.
+    # A test that failed without the module, too, differs by chance at most.
     again = sorted({trial.file for trial in trials if not trial.failures["without"]})
     if again:
         print(f"== {name}: again, as they failed with the module alone: {' '.join(again)}", flush=True)
@@ -65,7 +65,7 @@ def compare(name, runner, files):
 
 
 def most(found, file):
-    """How often each test of a file passed, at best."""
+    """The highest number of times that each test of a file passed."""
     without, with_module = found[file, "without"], found[file, "with"]
     return {name: without.get(name, Counter()) | with_module.get(name, Counter()) for name in {*without, *with_module}}
 

@@ -1,4 +1,4 @@
-"""Private copies of a server's source, in which its own tests run beside each other."""
+"""Private copies of a server's source, in which its own tests run at the same time."""
 
 import shutil
 import subprocess
@@ -7,14 +7,14 @@ from pathlib import Path
 CONFIGURATIONS = ("default.conf", "minimal.conf")
 # A file of tests of our own, which must differ.
 CONTROL = "unit/no-module-is-loaded"
-# Where the tests of groups of servers are, which have a script of their own each.
+# The folders of tests of groups of servers, which have a script of their own each.
 GROUPS = {"cluster/tests/": "./runtest-cluster", "sentinel/tests/": "./runtest-sentinel"}
 LAST_LINE = 'puts $cfg "logfile log.txt"'
 PORTS = 400  # of a copy
 
 
 def is_redis(source):
-    """Whether it is Redis, and not Valkey."""
+    """Returns whether it is Redis, and not Valkey."""
     return (source / "redis.conf").exists()
 
 

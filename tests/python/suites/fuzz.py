@@ -29,7 +29,7 @@ def prepared(source, module, into, port, seconds, only_locks):
     change(fuzzer, "set min_duration 10 ", f"set min_duration {seconds} ")
     change(fuzzer, "set min_cycles 10 ", f"set min_cycles {CYCLES_MIN} ")
     text = fuzzer.read_text(encoding="latin-1")
-    # A type that a release knows may end by itself, and so may a lock; it checks the former.
+    # A type that a release knows may expire, and so may a lock; it checks the former.
     text = text.replace("assert_morethan [s expired_subkeys]", "ended_by_itself $k [s expired_subkeys]")
     head = f"set ::only_locks {int(only_locks)}\n" + LOCKS.read_text()
     fuzzer.write_text(head + text, encoding="latin-1")
@@ -60,11 +60,11 @@ def figures(log):
 
 
 def wrong_with(told, found, only_locks):
-    """What a run of the fuzzer says against the module."""
+    """The findings of a run of the fuzzer against the module."""
     wrong = [f"{name} failed" for name, counts in found.items() if counts["err"]]
     if told["locks taken"] < TAKEN_MIN:
         wrong.append("hardly any payload of a lock was taken in")
-    # Of other types some may end a server with an assertion where payloads are not looked at first.
+    # Some other types may end a server with an assertion if payloads are not checked first.
     if told["ended by locks"] or only_locks and (told["crashes"] or told["taken"] + told["refused"] != told["cycles"]):
         wrong.append("the server ended because of a payload of a lock")
     return wrong

@@ -1,4 +1,4 @@
-"""What a run of a file of tests says, and what two of them say when they are compared."""
+"""The results of a run of a file of tests, and the comparison of two of them."""
 
 import re
 from collections import Counter
@@ -6,19 +6,19 @@ from collections import Counter
 LINE = re.compile(r"(?<!\*\*\* )\[(ok|err|exception|skip|ignore|TIMEOUT)\]: ?(.*)$")
 MILLISECONDS = re.compile(r" \(\d+ ms\)$")
 PLACE = re.compile(r" in tests/\S+\.tcl$")
-# What a name has of a process, a port, a seed or chance, and what stands there instead.
+# The parts of a name that vary with a process, a port, a seed or chance, and their substitutes.
 VARIES = re.compile(r"0x[0-9a-f]+|\d{5,}|#\d+|(?:epoch|x =) \d+")
 OF_CHANCE = re.compile(r"\bN\b")
 TEST_OF_GROUP = re.compile(r"^\d\d:\d\d:\d\d> ", re.MULTILINE)
 WHOLE_FILE = "(the file)"
-# How often a test is run with the module and without, if it fails the first time with it.
+# The number of runs of a test with the module and without, if it fails the first time with it.
 REPETITIONS = 3
-# How many more failures a test must have with the module to be said to differ because of it.
+# The number of additional failures with the module from which a test is said to differ because of it.
 SURE = 2
 
 
 def outcomes(log, code):
-    """How often each test of a file ended how: {name: Counter}."""
+    """The count of each result of each test of a file: {name: Counter}."""
     found = {}
     for line in log.splitlines():
         match = LINE.search(line)
@@ -35,7 +35,7 @@ def outcomes(log, code):
 
 
 def outcomes_of_group(log, code):
-    """How often each test ended how, of a suite with another log, as those of clusters and sentinels have."""
+    """The count of each result of each test, of a suite with another log, as those of clusters and sentinels have."""
     found = {}
     for unit in log.split("Testing unit: ")[1:]:
         file, *tests = TEST_OF_GROUP.split(unit)
@@ -54,7 +54,7 @@ def with_its_end(found, code):
 
 
 def failed(found, name, of):
-    """Whether a test failed, or did not come to its end where it did in another run."""
+    """Returns whether a test failed, or did not come to its end where it did in another run."""
     counts, wanted = found.get(name, Counter()), of.get(name, Counter())["ok"]
     if OF_CHANCE.search(name):
         # The loop of failovers waits for one only if chance has hit a primary: once is as good as twice.
@@ -85,12 +85,12 @@ class Trial:
 
     @property
     def is_sure(self):
-        """Whether the module is to blame, and not chance."""
+        """Returns whether the module is to blame, and not chance."""
         return self.failures["with"] - self.failures["without"] >= SURE
 
     @property
     def verdict(self):
-        """What is to be said of it."""
+        """The verdict in words."""
         if self.is_sure:
             return "differs"
         return "fails either way" if self.failures == self.runs else "fails at times"
@@ -101,7 +101,7 @@ class Trial:
 
 
 def judged(trials, expected, seen):
-    """What is wrong: [tests that differ and are not listed], [listed ones that do not differ].
+    """The faults: [tests that differ and are not listed], [listed ones that do not differ].
 
     `expected` are the (file, test) that are listed, `seen` the files that were run.
     """

@@ -1,4 +1,4 @@
-"""Runs files of tests beside each other, each in a copy of its own."""
+"""Runs files of tests at the same time, each in a copy of its own."""
 
 import os
 import queue
