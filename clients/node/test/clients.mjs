@@ -20,7 +20,7 @@ async function ioredis({ Redis, Cluster }, mode, addresses, service) {
     cluster: () => new Cluster(nodes, { lazyConnect: true }),
   };
   const client = quiet(make[mode]());
-  // It goes on trying by itself if no server is there yet.
+  // It continues to retry if no server is there yet.
   await client.connect().catch(() => undefined);
   return { client, close: async () => client.disconnect() };
 }
@@ -34,7 +34,7 @@ async function nodeRedis({ createClient, createCluster, createSentinel }, mode, 
     cluster: () => createCluster({ rootNodes: nodes.map((socket) => ({ socket })) }),
   };
   const client = quiet(make[mode]());
-  // It goes on trying by itself if no server is there yet.
+  // It continues to retry if no server is there yet.
   await Promise.race([client.connect(), once(client, "error")]);
   return { client, close: async () => client.destroy() };
 }
@@ -47,7 +47,7 @@ const OPEN = {
   "node-redis5": async (...where) => nodeRedis(await import("redis5"), ...where),
 };
 
-/** Whether this driver can ask a function how to log in. */
+/** True if this driver can ask a function how to log in. */
 export const asksForLogin = (driver) => driver.startsWith("node-redis");
 
 /** A client, and how to close it. `mode` is single, sentinel or cluster; `login` gives the user and the password. */

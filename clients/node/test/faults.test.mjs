@@ -1,4 +1,4 @@
-// What a proxy or the server does to requests at the wrong moment.
+// Faults that a proxy or the server causes in requests at the wrong moment.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

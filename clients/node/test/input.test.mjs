@@ -1,4 +1,4 @@
-// What a program gets wrong is refused, in words that name the argument, and nothing is taken.
+// A program's mistakes are refused, in words that name the argument, and nothing is taken.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

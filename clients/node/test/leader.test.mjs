@@ -13,7 +13,7 @@ test("a leader whose work rejects gives the lock up, tells of it and stands agai
   const locks = await locksOn(t, server, "ioredis");
   const errors = [];
   const tokens = [];
-  // One that comes from other locks of the program must not end the leader without a word.
+  // An error that comes from other locks of the program must not end the leader without a word.
   const failures = [new RangeError("the work's"), new LocksClosedError()];
   const leader = locks.leader("job", {
     onElected: async ({ token }) => {

@@ -24,14 +24,14 @@ import {
 import { connect, DRIVERS } from "./clients.mjs";
 import { eventually, locksOn, startServer } from "./servers.mjs";
 
-/** What this program prints. It runs in a process of its own, to its end. */
+/** The output of this program. It runs in a process of its own, to its end. */
 async function outputOf(program) {
   const options = { cwd: new URL("..", import.meta.url), timeout: 50_000 };
   const { stdout } = await promisify(execFile)(process.execPath, ["--input-type=module", "-e", program], options);
   return stdout;
 }
 
-/** How many connections of the server are ours by name. */
+/** The number of connections of the server that are ours by name. */
 async function lines(server) {
   const list = await server.admin.call("CLIENT", "LIST");
   return list.split("\n").filter((line) => line.includes("name=redislock ")).length;

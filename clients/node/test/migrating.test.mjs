@@ -1,4 +1,4 @@
-// What docs/MIGRATING.md shows of Node, before and after: both work, and exclude each other meanwhile.
+// The examples of docs/MIGRATING.md in Node, before and after: both work, and exclude each other meanwhile.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";

@@ -1,4 +1,4 @@
-// What programs and networks do that nobody expects.
+// Unexpected actions of programs and networks.
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
@@ -13,7 +13,7 @@ import { IndependentLocks, Locks, LockTimeoutError } from "redislock";
 import { DRIVERS } from "./clients.mjs";
 import { atEnd, eventually, locksOn, startProxy, startServer } from "./servers.mjs";
 
-/** What ends the process unless somebody listens. */
+/** The rejections that end the process unless a listener handles them. */
 function unhandled(t) {
   const seen = [];
   const see = (error) => seen.push(error);
@@ -22,11 +22,11 @@ function unhandled(t) {
   return seen;
 }
 
-/** Whether anybody holds it. One that is to be taken by a waiter is not free, but is held by nobody yet. */
+/** Returns whether the lock is held. A lock that a waiter is about to take is not free, but is not held yet. */
 const isHeld = async (server) => (await server.admin.call("LOCK.FENCE", "k")) !== null;
 const isLive = async (server, hold) => (await server.admin.call("LOCK.FENCE", "k", String(hold.token))) === 1;
 
-/** How often this was asked for. */
+/** The number of times that this was asked for. */
 async function calls(server, command) {
   const found = await server.info(`cmdstat_(?:${command.toLowerCase()}|${command})`);
   return Number(/^calls=(\d+)/.exec(found ?? "calls=0")[1]);
@@ -103,7 +103,7 @@ test("a cancelled wait of an owner that was granted all the same is given up", a
   await eventually(() => server.isFree("k"), "it is given up", 3000);
 });
 
-/** A proxy that keeps what comes behind a word, until `stalled()` is called, also if the client has gone meanwhile. */
+/** A proxy that keeps the bytes after a word until `stalled()` is called, even if the client has disconnected. */
 async function startStall(t, server, word) {
   const stall = { deliver: undefined };
   const listener = createServer((near) => {
@@ -158,7 +158,7 @@ for (const [after, what] of [
       await pause(after);
       stall.deliver();
     }
-    // A connection that nobody uses is closed after five seconds.
+    // An idle connection is closed after five seconds.
     for (let second = 0; second < 6; second++) {
       if (outcome instanceof Error) break;
       assert.ok(await isLive(server, outcome), "it is held still");

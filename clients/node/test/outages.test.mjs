@@ -1,4 +1,4 @@
-// What a program sees of servers, clients and addresses that fail: nothing waits, ends or is lost without a word.
+// A program's view of servers, clients and addresses that fail: nothing waits, ends or is lost without a word.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -15,7 +15,7 @@ import { atEnd, eventually, locksOn, startProxy, startServer } from "./servers.m
 
 const BOTH = DRIVERS.slice(0, 2);
 
-/** What a program prints, and how it ends. */
+/** The output of a program, and its end. */
 function ran(program) {
   const options = { cwd: fileURLToPath(new URL("..", import.meta.url)), timeout: 60_000 };
   return new Promise((resolve) => {
@@ -33,7 +33,7 @@ function newLog() {
   return { lines, logger, count: (pattern) => lines.filter((line) => pattern.test(line)).length };
 }
 
-/** How long the promise took to fail, and its error. */
+/** The time that the promise took to fail, and its error. */
 async function failure(promise) {
   const began = performance.now();
   const error = await promise.then(

@@ -18,7 +18,7 @@ const [, , BINARY] = (process.env.REDISLOCK_SERVER ?? "").split(" ");
 const MODULE = process.env.REDISLOCK_MODULE;
 if (!BINARY || !MODULE) throw new Error("REDISLOCK_SERVER and REDISLOCK_MODULE say what is tested");
 
-/** What a busy machine may need. */
+/** The time that a busy machine may need. */
 const PATIENCE_MS = 30_000;
 
 /** Polls until the condition holds, and returns what it gave. */
@@ -88,7 +88,7 @@ class Server {
     return started;
   }
 
-  /** Whether who answers is not another server that was faster to take the port. */
+  /** Returns true if the process that answers is ours, and not another server that was faster to take the port. */
   async isOurs() {
     return (await this.info("process_id")) === String(this.process.pid);
   }
@@ -107,7 +107,7 @@ class Server {
     rmSync(this.folder, { recursive: true, force: true });
   }
 
-  /** How many wait for the lock. */
+  /** The number of requests that wait for the lock. */
   async waiters(name) {
     const info = await this.admin.call("LOCK.INFO", name);
     return info === null ? 0 : info[info.indexOf("waiters") + 1];

@@ -1,4 +1,4 @@
-// A machine that sleeps while a lock is held. It only looks so: the clocks that go on meanwhile are set forward.
+// A machine that sleeps while a lock is held. It only looks so: the clocks that continue meanwhile are set forward.
 
 import assert from "node:assert/strict";
 import os from "node:os";

@@ -256,7 +256,7 @@ for (const driver of DRIVERS.slice(0, 2)) {
 test("independent servers: equal tokens of servers that differ do no harm", async (t) => {
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
   const locks = await independent(t, servers);
-  // Where the clocks are behind, all servers grant the next token after the one that was raised.
+  // If the clocks lag, all servers grant the next token after the one that was raised.
   const ahead = (Date.now() + 30_000) * 1000;
   for (const { admin } of servers) {
     await admin.call("LOCK.ACQUIRE", "k", "me", "PX", "20000");

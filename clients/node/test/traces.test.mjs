@@ -1,4 +1,4 @@
-// That nothing is left of locks which are over, over each driver.
+// Nothing is left of ended locks, over each driver.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

@@ -1,4 +1,4 @@
-// What the words of the library mean that every language has: docs/CLIENTS.md.
+// The meaning of the words of the library that every language has: docs/CLIENTS.md.
 
 import assert from "node:assert/strict";
 import { once } from "node:events";

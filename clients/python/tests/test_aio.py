@@ -425,13 +425,13 @@ def test_a_lease_that_is_over_behind_the_end_of_the_event_loop_is_lost(server: A
 
 
 async def is_free(client: redis.asyncio.Redis, name: str) -> None:
-    """Waits until nobody holds the lock or waits for it."""
+    """Waits until the lock has no holder and no waiters."""
     async with asyncio.timeout(10):
         while await client.execute_command("LOCK.INFO", name):
             await asyncio.sleep(0.001)
 
 
 async def calls(client: redis.asyncio.Redis, command: str) -> int:
-    """How often the server has run this command."""
+    """The number of times that the server has run this command."""
     found = await client.info("commandstats")
     return int(found.get(f"cmdstat_{command}", {"calls": 0})["calls"])

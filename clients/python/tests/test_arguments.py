@@ -1,4 +1,4 @@
-"""What is refused before any server is asked, by an error that names the argument."""
+"""Arguments that are refused before any server is asked, by an error that names the argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that counts on its lock no more does not give it up: its user may still work under it."""
+"""A client that no longer counts on its lock does not give it up: its user may still work under it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_asyncio_s_leader_gives_up_when_its_work_has_ended(server: Any, client: 
 
 
 def test_a_grant_that_came_too_late_is_given_up(meddler: Any, client: redis.Redis) -> None:
-    """Nobody works under it, for nobody was given it."""
+    """No user works under it, for none received it."""
     with locks_of(meddler.port, lease=0.5) as locks:
         locks.lock("warm").acquire().release()
         meddler.delay = lambda call: 0.7 if call.name == "LOCK.ACQUIRE" else 0

@@ -1,4 +1,4 @@
-"""What a block has entered, that block leaves, whatever thread or task it is in."""
+"""A hold that a block has entered, that block leaves, whatever thread or task it is in."""
 
 from __future__ import annotations
 

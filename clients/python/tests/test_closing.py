@@ -22,13 +22,13 @@ import redislock.redlock
 from .servers import eventually
 from .test_release import locks_of
 
-#: What closing may take on a busy machine; with 20 holds one behind the other it took 40 seconds and more.
+#: The time that closing may take on a busy machine; with 20 holds one after the other it took 40 seconds and more.
 MOST = 15
 
 
 @pytest.fixture
 def stopped(start_server: Any) -> Iterator[Any]:
-    """A server, and what stops it until the test is over."""
+    """A server, and a function that stops it until the test has ended."""
     server = start_server()
     yield server, lambda: server.process.send_signal(signal.SIGSTOP)
     server.process.send_signal(signal.SIGCONT)
@@ -154,7 +154,7 @@ def test_what_is_no_time_to_close_in_is_refused(timeout: Any, locks: redislock.L
 
 
 def test_threads_that_outlive_the_main_thread_connect_by_name(server: Any, client: redis.Redis) -> None:
-    """Python ends the executors of asyncio when the main thread has returned; workers go on."""
+    """Python ends the executors of asyncio when the main thread has returned; workers continue."""
     program = (
         "import redis, redislock, sys, threading, time\n"
         "client = redis.Redis('localhost', int(sys.argv[1]))\n"

@@ -132,7 +132,7 @@ def closing(client: redis.Redis) -> Any:
 
 
 def left_ms(client: redis.Redis) -> int:
-    """What is left of the lease by the server's clock."""
+    """The remaining lease by the server's clock."""
     info: Any = client.execute_command("LOCK.INFO", "foo")
     (holder,) = as_dictionary(info)["holders"]
     return int(as_dictionary(holder)["lease-left-ms"])

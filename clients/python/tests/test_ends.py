@@ -1,4 +1,4 @@
-"""What ends without the one who waits for it: holds that others give up, clients that nobody has any more."""
+"""Holds and clients that end without their user: holds that others give up, clients without a reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What errors tell beside their text: the lock, who holds it, the server, the cause."""
+"""The fields of errors in addition to their text: the lock, its holder, the server, the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds that nobody refers to any more, and those that only look so."""
+"""Holds without a reference, and those that only look so."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEASE = 2.0
 
 
 class Told(redislock.Hooks):
-    """What hooks are told of holds that end."""
+    """The events of holds that end, as hooks receive them."""
 
     def __init__(self) -> None:
         self.all: list[tuple[str, ...]] = []
@@ -42,7 +42,7 @@ class Told(redislock.Hooks):
 
 
 def releases(server: Any) -> int:
-    """How often this server was asked to release a lock."""
+    """The number of releases that this server was asked for."""
     stats = {name.lower(): value for name, value in server.info("commandstats").items()}
     return (
         int(stats["cmdstat_lock.release"].partition("calls=")[2].partition(",")[0])
@@ -52,7 +52,7 @@ def releases(server: Any) -> int:
 
 
 def outlives_its_lease(client: redis.Redis, name: str, lease: float = LEASE) -> bool:
-    """Whether the lock goes on to be held for longer than its lease while garbage is collected."""
+    """Returns whether the lock continues to be held for longer than its lease while garbage is collected."""
     (token, end) = client.execute_command("LOCK.FENCE", name), time.monotonic() + 1.5 * lease
     assert token is not None
     while time.monotonic() < end:
@@ -64,7 +64,7 @@ def outlives_its_lease(client: redis.Redis, name: str, lease: float = LEASE) -> 
 
 
 def resource_warnings(said: list[warnings.WarningMessage]) -> list[str]:
-    """What was said of resources."""
+    """The warnings about resources."""
     return [str(each.message) for each in said if each.category is ResourceWarning and "hold" in str(each.message)]
 
 
@@ -239,7 +239,7 @@ def test_a_lock_in_the_manner_of_redis_py_outlives_the_object_that_took_it(serve
 
 
 def test_holds_can_be_forgotten_anywhere(server: Any, client: redis.Redis) -> None:
-    """The collector runs in the middle of everything, in many threads, and nobody stands still."""
+    """The collector runs in the middle of everything, in many threads, and no thread blocks."""
     told = Told()
     before = gc.get_threshold()
 
@@ -293,7 +293,7 @@ def test_asyncio_renews_no_hold_that_is_forgotten(server: Any, client: redis.Red
 
 
 def in_asyncio(take: Callable[[redislock.AsyncLocks], Any], server: Any, client: redis.Redis) -> bool:
-    """Whether the lock "k", which this takes, outlives its lease."""
+    """Returns whether the lock "k", which this takes, outlives its lease."""
 
     async def run() -> bool:
         made = redis.asyncio.Redis(port=server.port)

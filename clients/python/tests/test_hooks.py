@@ -1,4 +1,4 @@
-"""What programs are told, and what they may do when they are."""
+"""The events that programs receive, and the calls that they may make in them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_is_granted_while_the_locks_are_closed_is_told_and_given_up(client:
 
 
 def test_slow_calls_at_a_loss_do_not_keep_other_locks_from_being_renewed(server: Any, client: redis.Redis) -> None:
-    # A name, not an address: the event loop has to look it up when it connects anew.
+    # A name, not an address: the event loop must look it up when it reconnects.
     with redislock.Locks(redis.Redis("localhost", server.port), lease=2) as locks:
         end, called = threading.Event(), list[str]()
 

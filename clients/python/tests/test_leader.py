@@ -1,4 +1,4 @@
-"""Leaders whose callbacks fail, go on, or are none."""
+"""Leaders whose callbacks fail, continue, or are none."""
 
 from __future__ import annotations
 

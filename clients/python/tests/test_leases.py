@@ -38,7 +38,7 @@ def meddled(meddler: Any) -> Any:
 
 
 def asks_for(ms: int) -> Callable[[Any], bool]:
-    """Whether a call renews a lock for `ms` milliseconds."""
+    """Returns whether a call renews a lock for `ms` milliseconds."""
     return lambda call: call.name == "LOCK.RENEW" and call.words[4] == str(ms)
 
 
@@ -197,7 +197,7 @@ def test_a_machine_that_has_slept_tells_a_lost_lock_at_once(
     hold, real, told = locks.lock("k", lease=30).acquire(), _rules.clock, list[str]()
     hold.on_lost(told.append)
     time.sleep(0.1)
-    # The timer of an event loop stands still while the machine sleeps. The clock of deadlines goes on.
+    # The timer of an event loop stops while the machine sleeps. The clock of deadlines continues.
     for module in (_hold, _keeper):
         monkeypatch.setattr(module, "clock", lambda: real() + 3600)
     eventually(lambda: told, "a loss is told", 3)

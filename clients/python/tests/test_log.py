@@ -1,4 +1,4 @@
-"""What the log and the hooks tell of renewals, reconnects, losses and long waits."""
+"""The reports of renewals, reconnects, losses and long waits in the log and the hooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .servers import Meddler, eventually
 
 
 class Told(redislock.Hooks):
-    """Remembers what it is told of renewals and connections."""
+    """Records the reports of renewals and connections."""
 
     def __init__(self) -> None:
         self.failed: list[tuple[str, Exception]] = []

@@ -80,7 +80,7 @@ def test_a_wait_makes_no_more_than_two_connections_and_keeps_its_place(meddler: 
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether all threads of a process are stopped: a signal takes a while to reach them."""
+    """Returns whether all threads of a process are stopped: a signal takes a while to reach them."""
     states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     return set(states) == {"T"}
 

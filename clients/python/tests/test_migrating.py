@@ -1,4 +1,4 @@
-"""What docs/MIGRATING.md shows of Python, before and after: both work, and exclude each other meanwhile."""
+"""The examples of docs/MIGRATING.md in Python, before and after: both work, and exclude each other meanwhile."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Moving:
 
     @property
     def port(self) -> int:
-        """Where clients find the primary."""
+        """The address at which clients find the primary."""
         return int(self.door.port)
 
     def copied(self) -> None:
@@ -46,7 +46,7 @@ class Moving:
         is_linked(self.old)
 
     def move(self) -> None:
-        """The address leads to the new primary from now on. What is connected stays connected."""
+        """The address leads to the new primary from now on. Open connections stay connected."""
         self.demote()
         self.door.target = self.new.port
 

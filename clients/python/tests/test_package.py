@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-#: Which version of the one dependency, so that this test says the same every day.
+#: The version of the one dependency, so that this test gives the same result every day.
 PINNED = Path(__file__).parents[1] / "requirements.txt"
 DISTRIBUTIONS = Path(os.environ.get("REDISLOCK_PYTHON_DIST", "dist"))
 USE = """
@@ -22,7 +22,8 @@ with redislock.Locks(redis.Redis(port=int(sys.argv[1]))) as locks, locks.lock("k
 
 
 def as_wheel(distribution: Path, folder: Path) -> Path:
-    """What pip installs of it: of a source distribution the wheel that it builds, here with the tools of the check."""
+    """The file that pip installs of it: of a source distribution the wheel that it builds, here with the tools of the
+    check."""
     if distribution.suffix == ".whl":
         return distribution
     options = ["--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps", "--no-index"]

@@ -67,7 +67,7 @@ def test_the_server_that_it_starts_leaves_no_file(start_server: Any, tmp_path: P
 
 
 def answers(client: redis.Redis) -> bool:
-    """Whether there is a server."""
+    """Returns whether there is a server."""
     try:
         return bool(client.ping())
     except redis.ConnectionError:

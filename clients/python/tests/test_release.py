@@ -150,7 +150,7 @@ def test_a_release_that_is_never_allowed_is_not_repeated(start_server: Any, capl
 
 
 def rejected(server: Any) -> str:
-    """How often this server was asked for a release that it does not allow."""
+    """The number of releases that this server was asked for and does not allow."""
     stats = {name.lower(): value for name, value in server.info("commandstats").items()}
     return str(stats["cmdstat_lock.release"].partition("rejected_calls=")[2].partition(",")[0])
 

@@ -1,4 +1,4 @@
-"""What is read from the driver's client, and what is refused of it."""
+"""The settings that are read from the driver's client, and those that are refused."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_tasks_that_share_a_lock_of_redis_py_release_their_own(server: Any, is_t
         lost, held = await asyncio.gather(one, other, return_exceptions=True)
         assert isinstance(lost, redislock.LockLostError) and held == 1
         assert lock.local.token is None and not await client.exists("k")
-        # As there: another task may release it, and then nobody has it.
+        # As there: another task may release it, and then it is free.
         one = asyncio.create_task(lock.acquire())
         await one
         await lock.release()

@@ -28,7 +28,7 @@ KINDS = ["threads", "asyncio"]
 def fails(
     kind: str, port: int, names: list[str], wait: float | None, **options: Any
 ) -> tuple[redislock.RedislockError, float]:
-    """What an acquire ends in, and after how many seconds."""
+    """The outcome of an acquire, and its time in seconds."""
     began = time.monotonic()
     with pytest.raises(redislock.RedislockError) as caught:
         if kind == "threads":

@@ -237,7 +237,7 @@ def test_asyncio(stage: Stage) -> None:
     asyncio.run(story())
 
 
-# What the double alone has.
+# The features of the double alone.
 
 
 def test_the_clock_is_moved() -> None:

@@ -79,7 +79,7 @@ def test_a_waiter_at_a_slot_that_is_on_its_way(start_server: Any) -> None:
     async def takes_it() -> None:
         client = redis.asyncio.RedisCluster(host="127.0.0.1", port=nodes[0].port)
         async with client, redislock.AsyncLocks(client) as locks:
-            # Knows the nodes, and that they tell of changes.
+            # Knows the nodes, and that they report changes.
             async with locks.lock(NAMES[0], wait=5):
                 pass
             finish = slot_is_on_its_way(nodes, "gone")

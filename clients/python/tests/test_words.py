@@ -33,7 +33,7 @@ def words() -> list[tuple[str, bool]]:
 
 
 def exported(hold: Any, classes: dict[str, Any]) -> set[str]:
-    """What a program may use, in the notation of the table."""
+    """The names that a program may use, in the notation of the table."""
     found = set(redislock.__all__) | {f"redlock.{name}" for name in dir(redislock.redlock)}
     for name, known in classes.items():
         found |= {f"{name}.{member}" for member in dir(known)}

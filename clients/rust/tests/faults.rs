@@ -1,5 +1,5 @@
-//! What replies that are late, lost or refusals do to a hold. Nobody counts on it for longer than the server holds it,
-//! and it is never given up by what was asked before it.
+//! The effects of late replies, lost replies and refusals on a hold. No user counts on it for longer than the server
+//! holds it, and no earlier request ever gives it up.
 
 mod common;
 
@@ -160,7 +160,7 @@ async fn what_was_not_answered_is_given_up_though_it_was_asked_for_again_in_vain
     assert!(matches!(lock.clone().wait(Duration::ZERO).acquire().await, Err(Error::LockTimeout { .. })));
     eventually("nobody waits", || server.waiters("k") == 0).await;
     guard.release().await.unwrap();
-    // Nobody is in line whose place would have to lapse first.
+    // No place in line would have to lapse first.
     let guard = timeout(2 * SECOND, other.acquire()).await.unwrap().unwrap();
     guard.release().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! What the library logs by `tracing`, and the causes and counts that go with it.
+//! The library's log by `tracing`, and the causes and counts that go with it.
 
 mod common;
 

@@ -16,7 +16,7 @@ use redislock_client::hooks::Metrics;
 
 type Counts = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// How often something was counted or measured.
+/// The number of times that something was counted or measured.
 struct Named(String, Counts);
 
 impl Named {

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What is left of the lease on the server; nothing if nobody holds the lock.
+/// The remaining lease on the server; zero if the lock is not held.
 async fn left(server: &Server, name: &str) -> Duration {
     let info = server.locks().info(name).await.unwrap();
     info.map_or(Duration::ZERO, |info| info.holders[0].left)

@@ -1,4 +1,4 @@
-//! What a program may get wrong, and what it is told.
+//! Mistakes of a program, and the errors that it receives.
 
 mod common;
 
@@ -22,7 +22,7 @@ async fn the_longest_duration_is_a_wait_without_end() {
     waits.abort();
 }
 
-/// What is refused without a server, and how.
+/// The refusals without a server, and their words.
 fn invalid<T>(made: Result<T, Error>) -> String {
     match made {
         Err(Error::Invalid { message, .. }) => message,

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::{Server, cargo};
 
-/// What a user writes; the crate is where it was unpacked.
+/// The program of a user; the crate is in the folder where it was unpacked.
 const PROGRAM: &str = r#"
 use redislock_client::{Error, Locks};
 use std::time::Duration;
@@ -28,7 +28,7 @@ async fn main() -> Result<(), Error> {
 #[test]
 fn the_packaged_crate_takes_a_lock_in_a_fresh_project() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // What was compiled for the tests is used again.
+    // The crates that were compiled for the tests are used again.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     // The project below compiles it, which is what cargo would do to verify it.
     cargo(here, target, &["package", "--quiet", "--locked", "--offline", "--allow-dirty", "--no-verify"]);

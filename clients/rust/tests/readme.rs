@@ -23,7 +23,7 @@ fn programs() -> Vec<String> {
         .collect()
 }
 
-/// What an example says that it prints.
+/// The output that an example announces.
 fn printed(example: &str) -> Vec<&str> {
     example.lines().filter_map(|line| line.split_once("// prints: ")).map(|(_, text)| text).collect()
 }
@@ -65,7 +65,7 @@ fn the_examples_run_and_print_what_they_say() {
     assert!(texts.len() >= 9, "{} examples were found", texts.len());
     let folder = tempfile::tempdir().unwrap();
     write_package(folder.path(), &texts);
-    // What was compiled for the tests is used again.
+    // The crates that were compiled for the tests are used again.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     cargo(folder.path(), target, &["build", "--quiet", "--offline", "--bins"]);
     for (number, text) in texts.iter().enumerate() {

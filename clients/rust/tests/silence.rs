@@ -1,4 +1,5 @@
-//! Servers and networks that are silent: for how long a request goes on, what is asked again, and how soon all ends.
+//! Servers and networks that are silent: how long a request continues, which requests are repeated, and how soon all
+//! ends.
 
 mod common;
 
@@ -96,7 +97,7 @@ async fn a_loading_server_is_waited_for_without_end() {
     }
 }
 
-/// Answers commands, which are told apart by their first word, until the connection ends.
+/// Answers commands, which are recognised by their first word, until the connection ends.
 fn answer(mut client: impl Read + Write, reply: impl Fn(&str) -> &'static str) {
     let mut bytes = [0; 1 << 16];
     while let Ok(size @ 1..) = client.read(&mut bytes) {

@@ -59,8 +59,8 @@ async fn locks_are_taken_waited_for_and_lost_by_tls() {
     assert!(matches!(waits, Error::LockTimeout { .. }), "{waits}");
     server.ask::<i64>(&["DEL", "k"]);
     assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), Some(Loss::Push));
-    // A client that trusts those that the system trusts. They are some 140 certificates, and a build without optimizations
-    // may not have read them on a busy machine when the time to connect is over.
+    // A client that trusts those that the system trusts. They are about 140 certificates, and a build without
+    // optimizations may not have read them on a busy machine before the timeout of the connection.
     let usual = Locks::open(&address[..]).unwrap();
     let refused = usual.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err();
     assert!(matches!(refused, Error::ConnectionFailed { .. }), "{refused}");

@@ -1,4 +1,4 @@
-//! What the words of the library mean that every language has.
+//! The meaning of the words of the library that every language has.
 
 mod common;
 

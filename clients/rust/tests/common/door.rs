@@ -1,4 +1,4 @@
-//! A way to a server that can misbehave: it delays replies, loses them, and lets nobody in.
+//! A way to a server that can misbehave: it delays replies, loses them, and refuses connections.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -17,10 +17,10 @@ struct State {
     is_mute: AtomicBool,
     is_shut: AtomicBool,
     links: Mutex<Vec<TcpStream>>,
-    /// How many connections there were, and how many of the first of them pass on no requests.
+    /// The number of connections so far, and of the first of them that pass on no requests.
     joined: AtomicU64,
     stalled: AtomicU64,
-    /// How many of the first of them lose whatever is sent, in both directions.
+    /// The number of the first of them that lose all data, in both directions.
     lost: AtomicU64,
     /// The port of the server that new connections reach.
     target: AtomicU16,
@@ -58,7 +58,7 @@ impl Door {
         self.state.target.store(server.port, Ordering::SeqCst);
     }
 
-    /// How many connections there were.
+    /// The number of connections so far.
     pub fn joined(&self) -> u64 {
         self.state.joined.load(Ordering::SeqCst)
     }
@@ -83,7 +83,7 @@ impl Door {
         self.state.is_mute.store(is_mute, Ordering::SeqCst);
     }
 
-    /// Lets nobody in, and ends all connections; or lets all in again.
+    /// Refuses new connections, and ends all open ones; or accepts them again.
     pub fn shut(&self, is_shut: bool) {
         self.state.is_shut.store(is_shut, Ordering::SeqCst);
         if is_shut {
@@ -131,7 +131,7 @@ fn join(state: &Arc<State>, client: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Passes on what comes, unless it is to be lost, until one side ends.
+/// Passes on all data, unless it must be lost, until one side ends.
 fn pass((mut from, mut to): (TcpStream, TcpStream), passes: impl Fn() -> bool) {
     let mut bytes = [0; 1 << 16];
     while let Ok(size @ 1..) = from.read(&mut bytes) {

@@ -21,7 +21,7 @@ use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{self, AddressFamily, SocketType};
 use tempfile::TempDir;
 
-/// What a busy machine may need.
+/// The time that a busy machine may need.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 fn told(name: &str) -> String {
@@ -32,7 +32,8 @@ fn told(name: &str) -> String {
 pub fn cargo(folder: &Path, target: &Path, words: &[&str]) {
     let mut command = Command::new(told("CARGO"));
     command.args(words).current_dir(folder).env("CARGO_TARGET_DIR", target);
-    // What cargo tells a test of its package makes ring, and all that uses it, compile anew here, and there once more.
+    // Variables that cargo sets for a test of its package make ring, and all that uses it, compile again here, and
+    // there once more.
     for (name, _) in
         env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
     {
@@ -45,7 +46,7 @@ pub fn cargo(folder: &Path, target: &Path, words: &[&str]) {
 pub struct Server {
     child: Child,
     pub port: u16,
-    // What is left of a killed server: nobody else answers at its address.
+    // The port of a killed server, reserved so that no other server answers at its address.
     _port: Port,
     // Its working directory, which goes with it.
     _directory: TempDir,
@@ -56,12 +57,13 @@ impl Server {
         Self::with(&[])
     }
 
-    /// With these settings beside.
+    /// With these settings in addition.
     pub fn with(settings: &[&str]) -> Self {
         Self::try_with(settings).expect("a server starts")
     }
 
-    /// A server with these settings. `None` if it does not start, as one without TLS that is told of certificates.
+    /// A server with these settings. `None` if it does not start, such as one without TLS that has settings for
+    /// certificates.
     pub fn try_with(settings: &[&str]) -> Option<Self> {
         Self::spawned(|port, _| {
             let mut command = Command::new(binary());
@@ -144,7 +146,7 @@ impl Server {
         command.query(&mut self.connection()).unwrap()
     }
 
-    /// Whether anybody holds the lock.
+    /// Returns whether the lock is held.
     pub fn is_held(&self, name: &str) -> bool {
         self.ask::<Option<u64>>(&["LOCK.FENCE", name]).is_some()
     }
@@ -180,7 +182,7 @@ impl Server {
         self.ask::<String>(&["REPLICAOF", "NO", "ONE"]);
     }
 
-    /// How many wait for the lock.
+    /// The number of requests that wait for the lock.
     pub fn waiters(&self, name: &str) -> i64 {
         let info: Option<std::collections::HashMap<String, redis::Value>> = self.ask(&["LOCK.INFO", name]);
         let waiters = info.and_then(|mut info| info.remove("waiters"));
@@ -188,7 +190,7 @@ impl Server {
     }
 }
 
-/// A port that nobody else is given as long as this lives.
+/// A port that no other test is given as long as this lives.
 ///
 /// A socket stays bound to it without listening. Servers ask for `SO_REUSEADDR`, which lets them listen there all the
 /// same; a search for a free port passes it over.
@@ -211,7 +213,7 @@ fn binary() -> String {
     told("REDISLOCK_SERVER").split(' ').nth(2).expect("NAME VERSION SERVER CLI").to_owned()
 }
 
-/// Addresses at which nobody listens.
+/// Addresses at which no server listens.
 pub const NOWHERE: [&str; 3] = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"];
 
 /// The locks that a majority of these grants.
