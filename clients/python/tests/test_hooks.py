@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import pytest
 import redis
 
 import redislock
+from redislock import testing
 
 from .servers import eventually
 
@@ -59,7 +61,8 @@ def test_all_hooks_name_the_first_of_several_locks(client: redis.Redis) -> None:
         lost = locks.many(["b", "a"]).acquire()
         client.delete("a")
         assert lost.wait_until_lost(10)
-    assert told == [(hook, "b") for hook in ("granted", "waiting", "timed_out", "released", "granted", "lost")]
+    first, second = ["requested", "granted"], ["requested", "waiting", "timed_out", "released"]
+    assert told == [(hook, "b") for hook in (*first, *second, *first, "lost")]
 
 
 def test_an_interruption_comes_out_of_a_hook_that_it_meets(server: Any, client: redis.Redis) -> None:
@@ -171,3 +174,34 @@ def test_a_hook_that_would_wait_for_itself_is_told_so(what: str, server: Any, cl
     assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
     assert "RuntimeError: this would wait for itself" in ran.stderr
     assert not client.exists("other", "taken"), "they are given up at the end"
+
+
+def test_each_acquire_is_told_from_its_beginning_to_its_one_end() -> None:
+    told: list[str] = []
+
+    class Told(redislock.Hooks):
+        def __getattribute__(self, hook: str) -> Any:
+            return lambda *_: told.append(hook)
+
+    server = testing.Server()
+    with redislock.Locks(server, hooks=Told()) as locks:
+        with locks.leader("job") as leader:
+            eventually(lambda: leader.hold, "it leads")
+        with locks.semaphore("s", 2), pytest.raises(redislock.LockKindMismatchError):
+            locks.lock("s").acquire()
+        with redislock.Locks(server) as others, others.lock("job"):
+            with locks.leader("job"):
+                eventually(lambda: told[-1] == "waiting", "it stands")
+
+    async def story() -> None:
+        async with redislock.AsyncLocks(server) as others, others.lock("k"):
+            async with redislock.AsyncLocks(server, hooks=Told()) as locks, locks.lock("j"):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await locks.lock("k").acquire()
+
+    led, refused = ["requested", "granted", "released"], ["requested", "granted", "requested", "failed", "released"]
+    assert told == [*led, *refused, "requested", "waiting", "failed"]
+    told.clear()
+    asyncio.run(story())
+    assert told == ["requested", "granted", "requested", "waiting", "failed", "released"]

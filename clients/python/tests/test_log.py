@@ -22,11 +22,11 @@ class Told(redislock.Hooks):
     """Records the reports of renewals and connections."""
 
     def __init__(self) -> None:
-        self.failed: list[tuple[str, Exception]] = []
+        self.failures: list[tuple[str, Exception]] = []
         self.back: list[str] = []
 
     def renewal_failed(self, name: str, error: Exception) -> None:
-        self.failed.append((name, error))
+        self.failures.append((name, error))
 
     def reconnected(self, address: str) -> None:
         self.back.append(address)
@@ -52,7 +52,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(start_server: Any, log: Any) -
         eventually(lambda: door.calls("LOCK.FENCE"), "it is watched")
         door.shut()
         door.cut()
-        eventually(lambda: len(told.failed) > 1, "renewals fail")
+        eventually(lambda: len(told.failures) > 1, "renewals fail")
         door.open()
         eventually(lambda: log("renewed again", "WARNING"), "it is renewed")
         assert hold.check() > 0
@@ -61,9 +61,9 @@ def test_an_outage_is_told_once_and_so_is_its_end(start_server: Any, log: Any) -
     (first,) = log("could not be renewed", "WARNING")
     assert "'k'" in first and f"localhost:{door.port}" in first
     (again,) = log("renewed again", "WARNING")
-    assert f"after {len(told.failed)} failed renewals" in again
-    assert {name for name, _ in told.failed} == {"k"}
-    assert all(isinstance(error, redislock.ConnectionFailedError) for _, error in told.failed)
+    assert f"after {len(told.failures)} failed renewals" in again
+    assert {name for name, _ in told.failures} == {"k"}
+    assert all(isinstance(error, redislock.ConnectionFailedError) for _, error in told.failures)
     assert len(log(f"reconnected to localhost:{door.port}", "INFO")) == 1
     assert told.back == [f"localhost:{door.port}"]
 

@@ -180,11 +180,15 @@ class AsyncLock(Described[AsyncHold]):
         self._refuse_twice(asyncio.current_task())
         locks, request = self._locks, self._request()
         core, began, name = locks._core(), clock(), request.name
+        _hooks.call(core.hooks, "requested", name)
         try:
             with about(request.all_names):
                 grant = await core.acquire(request, wait, began)
         except LockTimeoutError:
             _hooks.call(core.hooks, "timed_out", name, clock() - began)
+            raise
+        except BaseException as error:
+            _hooks.call(core.hooks, "failed", name, clock() - began, error)
             raise
         _hooks.call(core.hooks, "granted", name, clock() - began)
         hold = AsyncHold(locks, core, request, grant, **self._terms())

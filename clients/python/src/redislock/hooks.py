@@ -17,6 +17,12 @@ logger = logging.getLogger("redislock")
 class Hooks:
     """Hooks that do nothing. `name` is the name of the lock, or of the first of several; times are seconds."""
 
+    def requested(self, name: str) -> None:
+        """An acquire begins. It ends by `granted`, `timed_out` or `failed`."""
+
+    def failed(self, name: str, waited: float, error: BaseException) -> None:
+        """An acquire ended in an error that is no time-out, or was cancelled, after `waited`."""
+
     def waiting(self, name: str) -> None:
         """An acquire waits in line."""
 

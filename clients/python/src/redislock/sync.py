@@ -179,6 +179,7 @@ class Lock(Described[Hold]):
         engine, began, name = locks._engine(), clock(), request.name
         grant: Grant | None = None
         engine.taking.add(request)
+        _hooks.call(locks.hooks, "requested", name)
         try:
             with about(request.all_names):
                 grant = engine.acquire(request, wait)
@@ -187,10 +188,12 @@ class Lock(Described[Hold]):
         except LockTimeoutError:
             _hooks.call(locks.hooks, "timed_out", name, clock() - began)
             raise
-        except BaseException:
+        except BaseException as error:
             if grant is not None:  # an interruption came just behind it
                 engine.busy.leave(request.names)
                 engine.core.soon(engine.core.abandon, request, grant.token)
+            else:
+                _hooks.call(locks.hooks, "failed", name, clock() - began, error)
             raise
         finally:
             engine.taking.discard(request)
@@ -423,9 +426,10 @@ class Leader(Local):
     def _wait(self) -> Hold | None:
         """Waits in line without an end; None if it resigned meanwhile."""
         engine = self._locks._engine()
-        request = self._lock._request()
+        request, began, hooks = self._lock._request(), clock(), self._locks.hooks
         self._changed.clear()
         engine.taking.add(request)
+        _hooks.call(hooks, "requested", self._name)
         try:
             future = asyncio.run_coroutine_threadsafe(
                 engine.core.acquire(request, None, clock()), engine.background.loop
@@ -436,8 +440,14 @@ class Leader(Local):
                 self._changed.clear()
             if not future.done() and future.cancel():
                 engine.core.soon(engine.core.abandon, request)  # it may have been granted in the same moment
+                _hooks.call(hooks, "failed", self._name, clock() - began, asyncio.CancelledError())
                 return None
-            grant = future.result()
+            try:
+                grant = future.result()
+            except BaseException as error:
+                _hooks.call(hooks, "failed", self._name, clock() - began, error)
+                raise
+            _hooks.call(hooks, "granted", self._name, clock() - began)
             engine.busy.enter(request.names)
             return Hold(self._locks, engine, request, grant, **self._lock._terms())
         finally:
