@@ -230,7 +230,7 @@ fn newest_increment(server: &Server) -> PathBuf {
 
 // The child that rewrites has a copy of everything, and must not act on any of it.
 #[test]
-fn waiters_and_leases_go_on_while_the_file_is_rewritten() {
+fn waiters_and_leases_continue_while_the_file_is_rewritten() {
     for preamble in PREAMBLES {
         let mut server = server_with_aof(preamble);
         let mut client = server.client();

@@ -118,7 +118,7 @@ fn a_payload_that_speaks_of_great_lengths_takes_no_memory() {
 
 // G14, G10: the lock that was there stays there if what should replace it is refused.
 #[test]
-fn a_refused_payload_breaks_no_lock_and_wakes_nobody() {
+fn a_refused_payload_breaks_no_lock_and_wakes_no_waiter() {
     let server = Server::start();
     let mut client = server.client();
     let token = client.acquire("stock", "alice", 60_000);

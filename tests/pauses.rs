@@ -159,7 +159,7 @@ fn a_shutdown_that_waits_for_a_replica_grants_nothing() {
 
 // G6: and if the shutdown is called off, what was put off is done.
 #[test]
-fn a_shutdown_called_off_lets_grants_go_on() {
+fn a_shutdown_called_off_lets_grants_continue() {
     let (mut primary, replica) = with_lagging_replica();
     let heir = primary.in_queue("short", "bob", 600_000);
     let shutdown = primary.waiter("SHUTDOWN NOSAVE");
@@ -263,7 +263,7 @@ fn nothing_is_granted_while_the_disk_fails() {
 
 // G3: a server that slept (its process was stopped) catches up at once.
 #[test]
-fn a_server_that_was_stopped_ends_leases_when_it_goes_on() {
+fn a_server_that_was_stopped_ends_leases_when_it_continues() {
     let (mut server, mut client, heir) = server_with_heir();
     client.acquire("unattended", "alice", 2000);
     server.freeze();

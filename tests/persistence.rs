@@ -73,7 +73,7 @@ fn thousands_of_locks_in_several_databases_come_back() {
 
 // G3: the deadlines of loaded locks are armed.
 #[test]
-fn a_loaded_lease_runs_out_by_itself_and_the_next_in_line_gets_the_lock() {
+fn a_loaded_lease_expires_and_the_next_in_line_gets_the_lock() {
     let mut server = Server::start();
     let mut client = server.client();
     let lost = client.acquire("stock", "alice", 4000);

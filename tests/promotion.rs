@@ -32,7 +32,7 @@ fn promote(server: &Server) {
 
 // G2, G4, G13
 #[test]
-fn a_promoted_replica_keeps_holds_and_goes_on_counting() {
+fn a_promoted_replica_keeps_holds_and_continues_to_count() {
     let mut pair = Pair::start();
     let mut client = pair.primary.client();
     let token = client.acquire("stock", "alice", 60_000);

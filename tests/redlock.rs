@@ -131,7 +131,7 @@ fn a_restart_without_memory_makes_two_holders_and_the_token_tells() {
 
 // T5
 #[test]
-fn with_a_quarantine_a_restart_without_memory_lets_nobody_in() {
+fn with_a_quarantine_a_restart_without_memory_grants_no_request() {
     let mut servers = quarantined_five();
     let mut early = reaching(&servers, &[0, 1, 2], PATIENT);
     let first = early.acquire("door", millis(1000)).unwrap();

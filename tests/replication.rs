@@ -150,7 +150,7 @@ fn renaming_one_lock_onto_another_frees_both() {
 
 // G13, G4: a hold that has expired, though nothing has cleared it away yet: the server is busy with a transaction.
 #[test]
-fn a_hold_that_is_over_is_over_within_a_transaction() {
+fn an_expired_hold_has_ended_within_a_transaction() {
     let chain = Chain::start();
     let mut client = chain.primary.client();
     for line in [
@@ -176,7 +176,7 @@ fn a_hold_that_is_over_is_over_within_a_transaction() {
 // G13, G4: asked again for the same owner, it is a new hold and no retry, and a replica must not take it for one. The
 // sleep is too short for the tokens to jump to the wall clock, which would give it away to the replica anyway.
 #[test]
-fn a_new_hold_of_the_owner_whose_hold_is_over_is_no_retry() {
+fn a_new_hold_of_the_owner_after_its_hold_has_expired_is_no_retry() {
     let chain = Chain::start();
     let mut client = chain.primary.client();
     for owner in ["alice", "alice", "alice", "bob"] {
@@ -374,7 +374,7 @@ fn a_replica_reads_locks_and_writes_none() {
 
 // G13: only the primary says when a lease has ended.
 #[test]
-fn a_replica_keeps_a_hold_until_it_is_told_that_it_ended() {
+fn a_replica_keeps_a_hold_until_the_record_of_its_end() {
     let primary = Server::start();
     let replica = Server::start();
     follow(&replica, &primary);

@@ -43,7 +43,7 @@ fn links_not_kept(replica: &Server) -> u32 {
 
 // G13
 #[test]
-fn a_replica_that_lost_its_link_goes_on_where_it_was() {
+fn a_replica_that_lost_its_link_continues_where_it_was() {
     let primary = Server::start();
     let replica = Server::start();
     follow(&replica, &primary);
@@ -67,7 +67,7 @@ fn a_replica_that_lost_its_link_goes_on_where_it_was() {
 
 // G13: a restarted replica reads its own file and continues in the stream from there.
 #[test]
-fn a_restarted_replica_goes_on_where_its_file_ends() {
+fn a_restarted_replica_continues_where_its_file_ends() {
     let primary = Server::start();
     let address = format!("127.0.0.1 {}", primary.port);
     let mut replica = Server::build().set("replicaof", &address).start();
@@ -86,7 +86,7 @@ fn a_restarted_replica_goes_on_where_its_file_ends() {
 
 // G13, G4: a restarted primary continues its own stream, and its replica with it.
 #[test]
-fn the_replica_of_a_restarted_primary_goes_on_where_it_was() {
+fn the_replica_of_a_restarted_primary_continues_where_it_was() {
     let mut primary = Server::start();
     let replica = Server::start();
     follow(&replica, &primary);
@@ -104,7 +104,7 @@ fn the_replica_of_a_restarted_primary_goes_on_where_it_was() {
 
 // G13: the replicas of a replica that is promoted stay with it, without a new copy of the data.
 #[test]
-fn replicas_of_a_promoted_replica_go_on_where_they_were() {
+fn replicas_of_a_promoted_replica_continue_where_they_were() {
     let primary = Server::start();
     let (heir, sibling, leaf) = (Server::start(), Server::start(), Server::start());
     follow(&heir, &primary);
@@ -159,7 +159,7 @@ fn many_full_resynchronisations_under_load_agree() {
 
 // A snapshot for a replica is taken while waiters and leases continue.
 #[test]
-fn waiters_and_leases_go_on_while_a_replica_is_served() {
+fn waiters_and_leases_continue_while_a_replica_is_served() {
     for diskless in ["yes", "no"] {
         let primary = Server::build().set("repl-diskless-sync", diskless).start();
         let replica = Server::start();

@@ -109,7 +109,7 @@ fn let_all_end_together(server: &Server) {
 
 // G3
 #[test]
-fn a_million_locks_slow_nobody_down_and_end_without_a_stall() {
+fn a_million_locks_slow_no_hand_over_and_end_without_a_stall() {
     if *VALGRIND {
         eprintln!("left out under valgrind: it measures time");
         return;

@@ -85,7 +85,7 @@ fn most_grants_of_a_busy_server_travel_as_they_were_asked() {
 }
 
 #[test]
-fn what_changes_nothing_is_not_told() {
+fn a_command_that_changes_nothing_is_not_replicated() {
     let mut watched = Watched::start();
     watched.client.acquire("stock", "alice", 60_000);
     watched.client.call("SET string x");
@@ -109,7 +109,7 @@ fn what_changes_nothing_is_not_told() {
 // F2 of the server's traps: replicated inside the event, the effect would come before its cause, and a replica would
 // delete the new hold.
 #[test]
-fn a_grant_is_told_after_what_freed_the_lock() {
+fn a_grant_is_replicated_after_the_change_that_freed_the_lock() {
     let mut watched = Watched::start();
     for (cause, line) in [
         ("DEL", "DEL stock"),
@@ -140,7 +140,7 @@ fn a_grant_is_told_after_what_freed_the_lock() {
 
 // G3, G13: the end of a lease is a fact of its own.
 #[test]
-fn the_end_of_a_lease_is_told_before_the_next_grant() {
+fn the_end_of_a_lease_is_replicated_before_the_next_grant() {
     let mut watched = Watched::start();
     watched.client.acquire("stock", "alice", 40);
     await_that("the lease has run out", || watched.client.int("EXISTS stock") == 0);
@@ -156,7 +156,7 @@ fn the_end_of_a_lease_is_told_before_the_next_grant() {
 
 // The key's own time to live, given by a user, ends in a DEL by the server: 7.0 replicates that last if it can.
 #[test]
-fn a_grant_is_told_after_the_key_that_a_user_let_expire() {
+fn a_grant_is_replicated_after_the_key_that_a_user_let_expire() {
     let mut watched = Watched::start();
     watched.client.acquire("stock", "alice", 600_000);
     let waiter = watched.server.in_queue("stock", "bob", 600_000);
@@ -264,7 +264,7 @@ fn a_hand_over_by_release_is_the_release_and_the_grant() {
 
 // G8: a client that has disconnected is never granted, whether the module was notified or not.
 #[test]
-fn nothing_is_told_of_waiters_that_come_and_go() {
+fn nothing_is_replicated_of_waiters_that_come_and_go() {
     let mut watched = Watched::start();
     watched.client.acquire("stock", "alice", 600_000);
     watched.records();

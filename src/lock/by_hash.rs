@@ -149,7 +149,7 @@ mod tests {
     use crate::lock::tests::random::Random;
 
     #[test]
-    fn entries_of_one_hash_are_told_apart() {
+    fn entries_of_one_hash_are_distinguished() {
         let mut found = ByHash::default();
         for entry in 1..=9 {
             found.insert(7, entry);

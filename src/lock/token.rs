@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_follows_closely_is_never_behind_the_wall_clock() {
+    fn a_clock_that_follows_closely_never_lags_the_wall_clock() {
         let mut clock = TokenClock::default();
         clock.follow_closely();
         assert_eq!(mint(&mut clock, 5_000_000), (5_000_000, Travel::Explicit));

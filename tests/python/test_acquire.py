@@ -220,7 +220,7 @@ def test_a_lock_that_is_freed_leaves_nothing_behind(cli):
     assert cli("EXISTS door") == 0
 
 
-def test_asking_about_a_lock_nobody_holds_makes_no_key(cli):
+def test_asking_about_a_free_lock_makes_no_key(cli):
     cli("LOCK.FENCE door")
     cli("LOCK.FENCE door 17")
     cli("LOCK.INFO door FULL")

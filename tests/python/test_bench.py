@@ -56,7 +56,7 @@ def test_ratios_are_taken_within_a_round():
     assert (seen.median, seen.low, seen.high) == (1.0, 0.5, 3.0)
 
 
-def test_a_peer_that_served_nobody_in_a_round_is_compared_all_the_same():
+def test_a_peer_that_served_no_contender_in_a_round_is_compared_all_the_same():
     ours, other = hand_overs(OURS, 10.0, 30.0, 50.0), hand_overs("node-redlock", 5.0, 10.0, 0.0)
     seen = compared(other, ours)
     assert (seen.median, seen.low) == (3.0, 2.0) and "inf" in report.ratio(seen)
@@ -156,7 +156,7 @@ def measured_for(panel):
 
 
 @pytest.mark.parametrize("panel", screen.PANELS, ids=lambda panel: panel.columns[0].scenario)
-def test_a_table_of_the_first_screen_shows_ours_beside_the_others_of_the_same_server(panel):
+def test_a_table_of_the_first_screen_shows_ours_next_to_the_others_of_the_same_server(panel):
     text = screen.panel(panel, list(measured_for(panel)))
     ours, other = list(panel.subjects.values())[:2]
     assert f"| {ours} |" + " 7 |" * len(panel.columns) in text

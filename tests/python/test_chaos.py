@@ -223,7 +223,7 @@ def test_a_server_that_forgets_is_seen(start_server, library):
     assert any("two holders" in text or "ended early" in text for text in outcome.wrong), outcome
 
 
-def test_a_waiter_beside_a_free_lock_is_seen(start_server):
+def test_a_client_that_waits_for_a_free_lock_is_seen(start_server):
     # G6: a server in quarantine shows what a server without one must not show for long
     strict = start_server(module_arguments=("quarantine", 60_000))
     waiter = strict.ask("LOCK.ACQUIRE", "door", "bob", "PX", 500, "BLOCK", 0)

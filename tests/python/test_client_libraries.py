@@ -31,7 +31,7 @@ def waits(server, **settings):
     return outcome, connections_of(server) - before
 
 
-def test_a_library_that_repeats_a_wait_begins_it_anew(server):
+def test_a_library_that_repeats_a_wait_restarts_it(server):
     repeating = Retry(NoBackoff(), 3)
     outcome, times = waits(server, retry=repeating, socket_timeout=WAIT_SECONDS / 4)
     assert outcome == "timed out" and times == 4, "each repetition was a wait of its own"

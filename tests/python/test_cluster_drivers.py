@@ -93,7 +93,7 @@ def test_the_recipe_is_enough_and_nothing_in_it_is_too_much(cluster, driver):
         assert (WAYS[driver](port) == "ok") is (driver not in drivers), rule
 
 
-def test_drivers_are_told_to_ask_all_shards_for_what_an_owner_holds(cluster):
+def test_drivers_ask_all_shards_for_the_holds_of_an_owner(cluster):
     for command in ("lock.heldby", "keys"):
         (info,) = cluster.nodes[0].admin("COMMAND", "INFO", command)
         assert info[7] == ["request_policy:all_shards", "nondeterministic_output_order"], command
@@ -109,7 +109,7 @@ def test_what_an_owner_holds_in_a_cluster_by_redis_py(cluster):
     assert sorted(row[0] for rows in by_node.values() for row in rows) == ["{a}", "{b}"]
 
 
-def test_ioredis_asks_one_node_unless_it_is_told_to_ask_each(cluster):
+def test_ioredis_asks_one_node_by_default(cluster):
     # docs/commands/heldby.md
     allow(cluster, f"{RECIPE} +lock.heldby")
     for node, lock in zip(cluster.nodes, ("{b}", "{a}")):

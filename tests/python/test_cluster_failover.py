@@ -20,7 +20,7 @@ pytestmark = [
 WAYS = ["", "FORCE", "TAKEOVER"]
 
 
-def test_holds_go_on_and_waiters_are_told_however_roles_change(start_server):
+def test_holds_continue_and_waiters_are_notified_however_roles_change(start_server):
     # G2, G3, G7, G13; Valkey 9 does not notify the waiters of a module unprompted
     cluster = Shards(start_server)
     scenes = [Scene(shard.primary, key=shard.key, short_ms=6000) for shard in cluster.shards]

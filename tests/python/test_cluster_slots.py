@@ -275,7 +275,7 @@ def test_a_request_for_a_lock_that_is_not_there_yet_is_sent_on(cluster):
 
 
 @pytest.mark.parametrize("kind", ["SHARED", "LIMIT 3"])
-def test_a_moving_lock_of_several_holders_lets_nobody_in(cluster, kind):
+def test_a_moving_lock_of_several_holders_grants_no_request(cluster, kind):
     # G1: the old node has forgotten all holders
     node = cluster.nodes[0]
     source, target = node.connect(), cluster.nodes[1].connect()
@@ -367,7 +367,7 @@ def test_all_kinds_of_requests_are_sent_to_the_right_node(cluster, options):
     assert line_of(there, "{a}lock") == []
 
 
-def test_nobody_is_granted_in_a_cluster_that_is_down_though_it_allows_reads(start_server):
+def test_no_request_is_granted_in_a_cluster_that_is_down_though_it_allows_reads(start_server):
     # CONTRACT 4, G6: a client that asks now is refused as well
     node = start_server(*NODE, "--cluster-allow-reads-when-down", "yes")
     node.admin("CLUSTER ADDSLOTSRANGE 0 16383")
@@ -386,7 +386,7 @@ def test_nobody_is_granted_in_a_cluster_that_is_down_though_it_allows_reads(star
     assert refusal.value.code in ("TRYAGAIN", "CLUSTERDOWN")
 
 
-def test_heldby_tells_of_this_node_only(cluster):
+def test_heldby_lists_this_node_only(cluster):
     here, there = (node.connect() for node in cluster.nodes)
     take(here, "{b}x", "alice", "SHARED")
     take_all(there, "{a}x {a}y", "alice")

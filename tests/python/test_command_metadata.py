@@ -52,7 +52,7 @@ def test_command_info_tells_arity_flags_and_keys(cli, name):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_commands_whose_keys_are_elsewhere_are_told_too(cli, name):
+def test_commands_whose_keys_are_elsewhere_have_metadata_too(cli, name):
     arity, has, words = OTHERS[name]
     (info,) = cli("COMMAND", "INFO", name)
     assert info[1] == arity
@@ -63,7 +63,7 @@ def test_commands_whose_keys_are_elsewhere_are_told_too(cli, name):
         assert f"'{word}'" in str(docs["arguments"]), word
 
 
-def test_the_keys_of_macquire_are_told_with_what_is_done_to_them(cli):
+def test_the_keys_of_macquire_have_access_flags(cli):
     keys = cli("COMMAND GETKEYSANDFLAGS LOCK.MACQUIRE 2 door gate alice PX 60000")
     assert [key for key, _ in keys] == ["door", "gate"]
     for _, flags in keys:
@@ -182,7 +182,7 @@ def test_a_whole_session_in_one_transaction(cli):
     assert second > first
 
 
-def test_an_error_inside_a_transaction_is_told_in_its_place(cli):
+def test_an_error_inside_a_transaction_is_in_its_place(cli):
     replies = cli.pipeline(
         "MULTI",
         "LOCK.ACQUIRE door alice PX 0",

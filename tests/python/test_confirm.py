@@ -93,7 +93,7 @@ def test_the_answer_waits_for_every_replica(group, name):
     assert hold_of(second.connect(), "door", "alice")["token"] >= hold_of(cli, "door", "alice")["token"]
 
 
-def test_a_minted_owner_is_told_with_its_token(group):
+def test_a_minted_owner_is_returned_with_its_token(group):
     cli = group[0].connect()
     owner, token = cli(f"LOCK.ACQUIRE door * PX {LEASE_MS}")
     assert len(owner) == 36 and hold_of(cli, "door", owner)["token"] == token
@@ -140,7 +140,7 @@ def test_a_pause_of_writes_delays_the_end_of_a_hold_and_not_the_answer(group):
     assert isinstance(take(cli, "door", "bob", lease_ms=LEASE_MS), int)
 
 
-def test_what_is_to_be_revoked_is_though_nothing_has_to_be_confirmed_any_more(group):
+def test_pending_revocations_happen_though_confirm_was_turned_off(group):
     # G8: it is unknown to all clients. A client that asks then receives its reply at once, also if it cannot wait.
     with revoked_later(group) as cli:
         cli("CONFIG SET redislock.confirm local")
@@ -173,7 +173,7 @@ def test_what_was_held_before_outlives_a_failure(group):
         assert replica.admin("DEBUG DIGEST") == cli("DEBUG DIGEST")
 
 
-def test_a_renewal_that_is_not_confirmed_is_told(group):
+def test_a_renewal_that_is_not_confirmed_fails(group):
     primary, _, second = group
     cli = primary.connect()
     token = take(cli, "door", "alice", lease_ms=LEASE_MS)
@@ -317,7 +317,7 @@ def test_an_owner_that_asks_again_just_before_it_is_revoked_keeps_its_hold(group
     assert bob.waits()
 
 
-def test_an_owner_that_asks_again_after_a_failure_is_told_a_live_token(group):
+def test_an_owner_that_asks_again_after_a_failure_receives_a_live_token(group):
     # Hundreds fail together, so that some ask again before the pump has come to theirs.
     primary, _, second = group
     cli = primary.connect()
@@ -338,7 +338,7 @@ def test_an_owner_that_asks_again_after_a_failure_is_told_a_live_token(group):
     assert [cli(f"LOCK.FENCE door-{n}") for n in range(300)] == tokens
 
 
-def test_nobody_waits_for_longer_than_its_lease(group):
+def test_no_request_waits_for_longer_than_its_lease(group):
     # A client that receives a hold has it.
     primary, _, second = group
     cli = primary.connect()
@@ -349,7 +349,7 @@ def test_nobody_waits_for_longer_than_its_lease(group):
                 primary.ask(*request.split()).answer()
 
 
-def test_a_waiter_is_not_told_of_a_lease_that_is_over(group):
+def test_a_waiter_never_receives_an_expired_lease(group):
     primary, _, second = group
     cli = primary.connect()
     take(cli, "door", "alice", lease_ms=LEASE_MS)
@@ -458,7 +458,7 @@ def test_a_count_from_before_stays(group):
     assert cli("DBSIZE") == 0
 
 
-def test_commands_behind_a_request_are_answered_in_order(group):
+def test_commands_after_a_request_are_answered_in_order(group):
     # G7
     primary, _, second = group
     cli = primary.connect()
@@ -523,7 +523,7 @@ def test_what_was_revoked_stays_so_after_a_restart(group):
     assert (cli("LOCK.FENCE kept"), cli("EXISTS door")) == (token, 0)
 
 
-def test_a_group_that_is_said_too_small_is_told(group):
+def test_a_group_size_that_is_too_small_is_logged(group):
     primary, *_ = group
     assert counted(primary, "confirm_replicas_too_many") == 0
     primary.admin("CONFIG SET redislock.group-size 2")
@@ -549,7 +549,7 @@ def test_replicas_that_are_missing_are_counted(group):
     assert primary.admin("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS) > 0
 
 
-def test_a_group_of_one_waits_for_nobody(start_server):
+def test_a_group_of_one_waits_for_no_replica(start_server):
     server = start_server()
     set_rule(server, "all", 1, 60_000, 60_000)
     cli = server.connect()
@@ -572,7 +572,7 @@ def test_confirmation_can_be_turned_off_and_on(group):
     assert isinstance(waiting.answer(), int)
 
 
-def test_an_idle_client_is_told_in_time(group):
+def test_an_idle_client_is_answered_in_time(group):
     # The event loop is woken by nothing but the time-out.
     primary, first, second = group
     with stuck(primary, first, second):

@@ -78,7 +78,7 @@ def test_a_refused_owner_may_ask_without_waiting(server, cli):
     assert replies == [None]
 
 
-def test_the_refused_connection_can_go_on(server, cli):
+def test_the_refused_connection_can_continue(server, cli):
     # G7: one answer
     chain(server, cli, 2)
     for _ in range(3):
@@ -106,13 +106,13 @@ def test_a_long_chain_is_no_cycle(server, cli):
     assert isinstance(free.answer(), int)
 
 
-def test_a_long_cycle_is_found_and_told_in_one_line(server, cli):
+def test_a_long_cycle_is_found_and_reported_in_one_line(server, cli):
     chain(server, cli, 60)
     error = refusal(cli, "LOCK.ACQUIRE l0 o59 PX 60000 BLOCK 0")
     assert error.startswith("DEADLOCK ") and len(error) < 4000
 
 
-def test_owners_and_names_of_any_bytes_are_told_in_one_line(server, cli):
+def test_owners_and_names_of_any_bytes_are_reported_in_one_line(server, cli):
     # G14
     strange = [b"a\r\n+OK\r\n", b"\x00\xff" * 60]
     for n in range(2):
@@ -122,7 +122,7 @@ def test_owners_and_names_of_any_bytes_are_told_in_one_line(server, cli):
     assert reply.startswith(b"-DEADLOCK ") and reply.count(b"\r\n") == 1 and len(reply) < 4000
 
 
-def test_a_lease_that_is_over_is_no_hold(server, cli):
+def test_an_expired_lease_is_no_hold(server, cli):
     # no false alarm
     take(cli, "a", "alice")
     take(cli, "b", "bob", lease_ms=50)
@@ -182,7 +182,7 @@ def test_a_writer_waits_for_every_reader(server, cli):
     assert isinstance(writer.answer(), int)
 
 
-def test_a_reader_behind_a_writer_waits_for_the_readers_before_it(server, cli):
+def test_a_reader_after_a_writer_waits_for_the_readers_before_it(server, cli):
     # r1 reads and waits for x; x waits after a writer who waits for r1
     take(cli, "door", "r1", "SHARED")
     take(cli, "gate", "x")
@@ -227,7 +227,7 @@ def test_a_request_for_several_that_closes_a_cycle_leaves_no_trace(server, cli):
     assert count(cli, "waiters") == 1
 
 
-def test_a_waiter_behind_a_request_for_several_waits_for_it(server, cli):
+def test_a_waiter_after_a_request_for_several_waits_for_it(server, cli):
     # bob holds a and would wait for b, which is free, but alice is ahead, and she waits for a
     take(cli, "a", "bob")
     alice = ask_all(server, "a b", "alice")

@@ -298,7 +298,7 @@ def test_fewer_steps_are_found():
     assert kind_of(["idle: o1 waits", "counts: 1"]) == "idle"
 
 
-def test_a_fault_is_told_with_what_repeats_it():
+def test_a_fault_is_reported_with_the_command_that_repeats_it():
     lines = ["  1 c1 db 0: LOCK.ACQUIRE a o1 PX 9 -> 7", *(f"  2 c1 db 0: LOCK.ACQUIRE a r{n} PX 9" for n in range(9))]
     text = told(Found(3, [(1, Step("send")), (4, Step("rest"))], ["idle: o1 waits"], lines), 7)
     assert "FAULT idle: o1 waits" in text and "--seed 7 --round 3 --steps 1,4" in text
@@ -347,7 +347,7 @@ def test_a_seed_always_draws_the_same_play_with_all_there_is():
     assert words >= {"NX", "legacy-strings", "cluster", "leaves", "left", "ours"}
 
 
-def test_a_reply_is_told_in_parts():
+def test_a_reply_is_printed_in_parts():
     reply = [{"kind": "shared", "client-id": 17}, True, None, "7", 7, FULL]
     words = ["*6", "%2", "$kind", "$shared", "$client-id", "$c3", "#true", "_", "$7", ":7", f"-{FULL.line}"]
     assert flat(reply, {17: "c3"}) == words
@@ -403,7 +403,7 @@ def test_what_the_simulated_server_tells_is_read_by_rounds():
 
 
 @pytest.mark.skipif(VALGRIND, reason="time stands still")
-def test_time_stands_still_on_a_server_and_goes_on_as_it_is_told(tmp_path):
+def test_time_on_a_server_advances_only_on_request(tmp_path):
     real = Real(build(tmp_path), tmp_path, 1)
     try:
         steps = ["round", "send\t1\t0\tLOCK.ACQUIRE\ta\to1\tPX\t51", "pass\t40", "pass\t20"]

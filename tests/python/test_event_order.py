@@ -137,7 +137,7 @@ def test_a_downgrade_and_a_refused_holder_are_published_as_nothing(cli, heard):
     assert heard() == ["acquired", "released"]
 
 
-def test_a_lease_that_nobody_has_ended_when_its_key_goes(cli, heard):
+def test_a_lease_that_has_not_been_ended_when_its_key_goes(cli, heard):
     take(cli, "door", "alice", lease_ms=20)
     assert heard() == ["acquired"]
     cli.pipeline("DEBUG SLEEP 0.05", "DEL door", "LOCK.ACQUIRE door bob PX 60000")
@@ -266,7 +266,7 @@ def test_a_replica_publishes_how_a_hold_ended_before_the_next_one(start_server, 
 
 
 @pytest.mark.parametrize("command", ["DEBUG RELOAD", "DEBUG LOADAOF"])
-def test_locks_that_are_loaded_anew_were_not_broken(start_server, command):
+def test_locks_that_are_reloaded_were_not_broken(start_server, command):
     server = start_server("--notify-keyspace-events", "KEd", "--appendonly", "yes")
     cli, subscriber = server.connect(), server.connect()
     fill(cli, 10_000)
@@ -329,7 +329,7 @@ def test_a_restored_lock_that_migrates_is_broken_here(start_server):
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_a_lock_that_is_restored_past_its_time_is_told_nowhere(server, cli, heard, replaces):
+def test_a_lock_that_is_restored_past_its_time_is_not_published(server, cli, heard, replaces):
     take(cli, "door", "alice")
     payload = dump(cli, "door")
     if not replaces:

@@ -38,7 +38,7 @@ def run(server, name, *options):
 
 
 @pytest.mark.parametrize("attempt", range(3))
-def test_with_the_lock_no_more_is_sold_than_there_is(server, attempt):
+def test_with_the_lock_sales_never_exceed_the_stock(server, attempt):
     code, output = run(server, "oversold_stock.py")
     assert (code, "10 items, with a lock: 10 sold" in output) == (0, True), output
     assert server.admin("DBSIZE") == 0
@@ -147,7 +147,7 @@ def test_an_example_refuses_a_server_that_is_in_use(server, path):
     assert server.admin("KEYS", "*") == ["somebody"]
 
 
-def test_an_example_writes_beside_other_keys_if_it_is_told_to(server, monkeypatch):
+def test_an_example_writes_next_to_other_keys_on_request(server, monkeypatch):
     monkeypatch.setenv("REDISLOCK_EXAMPLES", "anywhere")
     server.admin("SET", "somebody", "else's")
     code, output = run(server, "nested_calls.py")

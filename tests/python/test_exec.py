@@ -95,7 +95,7 @@ def test_a_dead_token_lives_again_by_a_payload_of_its_time(cli, token):
         run(cli, new, "INCR n")
 
 
-def test_a_lease_that_the_server_had_no_time_to_end_is_over(cli):
+def test_a_lease_that_the_server_had_no_time_to_end_has_expired(cli):
     # Both commands come in one packet: nothing runs in between.
     token = cli("LOCK.ACQUIRE door alice PX 20")
     slept, answer = cli.pipeline(
@@ -121,7 +121,7 @@ def test_each_of_several_holders_may_run_a_command(cli, kind):
         run(cli, third, "INCR x")
 
 
-def test_a_key_that_is_no_lock_is_told(cli):
+def test_a_key_that_is_no_lock_is_reported(cli):
     cli("SET door 1")
     before = fenced(cli)
     with refused("WRONGTYPE"):
@@ -129,7 +129,7 @@ def test_a_key_that_is_no_lock_is_told(cli):
     assert fenced(cli) == before
 
 
-def test_a_renamed_lock_is_held_by_nobody(cli, token):
+def test_a_renamed_lock_has_no_holder(cli, token):
     cli("RENAME door gate")
     for door in ("door", "gate"):
         with refused("FENCED", "nobody"):
@@ -485,7 +485,7 @@ def test_another_modules_call_does_not_wait(start_server, neighbour_path, within
     assert isinstance(cli("NEIGHBOUR.PROMISE LOCK.ACQUIRE door bob PX 60000 BLOCK 0"), int)
 
 
-def test_a_command_that_blocks_is_refused_whoever_brought_it(start_server, neighbour_path):
+def test_a_command_that_blocks_is_refused_whatever_module_brought_it(start_server, neighbour_path):
     server = start_server("--enable-module-command", "yes")
     cli = server.connect()
     token = cli("LOCK.ACQUIRE door alice PX 60000")

@@ -143,7 +143,7 @@ def test_refusals_stand_in_the_servers_log_of_them(server, cli, token):
 
 
 @pytest.mark.parametrize("line", ["SET x 1", "MSET a 1 b 2", "PING", "SET", "NOPE x", "LOCK.RELEASE gate alice"])
-def test_the_server_is_told_of_the_lock_alone(cli, line):
+def test_the_server_knows_the_key_of_the_lock_alone(cli, line):
     # Newer servers ask on threads of theirs, and crash over any module that they ask there for keys.
     assert cli(f"COMMAND GETKEYS LOCK.EXEC door 5 {line}") == ["door"]
     assert cli(f"COMMAND GETKEYSANDFLAGS LOCK.EXEC door 5 {line}") == [["door", ["RO", "access"]]]

@@ -106,7 +106,7 @@ def test_a_primary_is_killed_and_comes_back_when_another_is_elected(start_group,
 
 
 @CONFIRMED
-def test_a_frozen_primary_wakes_up_beside_its_heir(start_group, confirm):
+def test_a_frozen_primary_wakes_up_next_to_its_heir(start_group, confirm):
     # G1, G4: what was sent to it is carried out when it wakes up
     group = start_group(confirm, has_sentinels=True)
     old = group.nodes[0]
@@ -126,7 +126,7 @@ def test_a_frozen_primary_wakes_up_beside_its_heir(start_group, confirm):
 
 
 @pytest.mark.parametrize("confirm, way", [("all", BACK), ("all", ONWARD), ("majority", BACK)])
-def test_a_link_stalls_and_the_replica_behind_it_is_promoted(start_group, confirm, way):
+def test_a_link_stalls_and_its_replica_is_promoted(start_group, confirm, way):
     # G1, G4: it lacks grants, or has some that were not delivered; clients ask both, and the replicas change over
     group = start_group(confirm)
     old, other, wrong = group.nodes
@@ -228,7 +228,7 @@ def test_a_replica_that_has_just_come_over_vouches_for_nothing(start_group):
 
 
 @CONFIRMED
-def test_what_nobody_was_told_of_is_not_granted_under_its_old_token(start_group, confirm):
+def test_an_undelivered_hold_is_not_granted_under_its_old_token(start_group, confirm):
     # G4: the promoted server knows a hold that the old one has undone. Its owner asks on and on, and somebody else is
     # granted the lock on the old one meanwhile
     group = start_group(confirm, quarantine_ms=STORY_MS)
@@ -250,11 +250,11 @@ def test_what_nobody_was_told_of_is_not_granted_under_its_old_token(start_group,
     assert (bob is not None) == (confirm == "majority")
     group.follow(other, wrong)
 
-    def asks_until_the_quarantine_is_over():
+    def asks_until_the_quarantine_ends():
         asked = client.ask("acquire", wrong, "door", "alice", STORY_MS)
         return asked or wrong.info("redislock")["redislock_quarantine_left_ms"] == "0"
 
-    eventually(asks_until_the_quarantine_is_over, "it may grant again", pause=0.02)
+    eventually(asks_until_the_quarantine_ends, "it may grant again", pause=0.02)
     if confirm == "all":
         group.follow(old, wrong)
     client.insists(("acquire", wrong, "gate", "carol", STORY_MS))

@@ -77,7 +77,7 @@ def test_info_of_a_free_lock_is_nil(server, protocol, nil):
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_info_tells_the_kind_the_holder_and_who_waits(server, protocol):
+def test_info_returns_the_kind_the_holder_and_the_waiters(server, protocol):
     cli = server.connect(protocol)
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     info = lock_info(cli, "door")

@@ -24,7 +24,7 @@ FIRSTS = {
 
 
 @pytest.mark.parametrize("first", FIRSTS)
-def test_a_flush_behind_the_first_lock_is_noticed(start_server, first):
+def test_a_flush_after_the_first_lock_is_noticed(start_server, first):
     # G6: only a server event reveals the flush to a waiter for a key with another value
     server = start_server()
     cli = server.connect()
@@ -87,7 +87,7 @@ def test_a_policy_that_cannot_be_asked_for_is_not_taken_for_a_harmless_one(start
         cli("LOCK.ACQUIRE door alice PX 60000")
 
 
-def test_the_role_is_told_before_the_first_lock_too(start_server):
+def test_the_role_is_shown_before_the_first_lock_too(start_server):
     # CONTRACT 8: INFO is what an operator looks at, also on a replica that has no lock yet
     primary, server = start_server(*AT_ONCE), start_server()
     cli = server.connect()
@@ -262,7 +262,7 @@ def test_locks_restored_first_and_flushed_elsewhere_are_forgotten(start_server, 
     assert module_info(there)["holds"] == "0"
 
 
-def test_a_lease_told_of_by_one_record_ends_on_a_promoted_server(start_server):
+def test_a_lease_known_from_one_record_ends_on_a_promoted_server(start_server):
     # The one fact that this server has ever heard
     primary = start_server(*AT_ONCE)
     server = start_server("--replicaof", f"127.0.0.1 {primary.port}")

@@ -67,7 +67,7 @@ def test_the_cost_of_the_most_has_a_bound_of_its_own():
     assert not judged(row, points(lambda count: count / 10)).faults
 
 
-def test_what_is_within_its_bound_and_not_what_is_wanted_is_told_with_its_reason():
+def test_a_figure_within_its_bound_and_above_its_goal_is_reported_with_its_reason():
     row = Row("made up", {"turn": Bound(50, 5, "because")})
     verdict = judged(row, points(lambda count: 1.0, lambda count: 20.0))
     assert not verdict.faults
@@ -164,7 +164,7 @@ def test_a_place_of_the_page_is_filled_and_others_are_left():
     assert "\nof before\n" in filled(page, [], {"scenarios": "memory"})
 
 
-def test_the_tables_stand_beside_the_page():
+def test_the_tables_are_next_to_the_page():
     tables = report.tables(result())
     assert tables in publish.whole(result())
     assert tables not in publish.section([result()])

@@ -92,7 +92,7 @@ def test_heldby_follows_what_happens(server, cli):
     assert cli("LOCK.HELDBY bob") == []
 
 
-def test_waits_that_ended_are_not_told(server, cli):
+def test_waits_that_ended_are_not_listed(server, cli):
     take(cli, "door", "h")
     waiter = ask(server, "door", "alice")
     waiter.leave()

@@ -166,7 +166,7 @@ def test_two_holders_at_once_are_found():
     only_fault("two holders", acquire("alice", 0.0, 0.1, 7), acquire("bob", 0.2, 0.3, 8))
 
 
-def test_two_holders_are_found_behind_a_short_hold_in_between():
+def test_two_holders_are_found_after_a_short_hold_in_between():
     # G1: the overlap is not with the hold just before
     history = [
         acquire("alice", 0.0, 0.1, 7, lease=9.0), acquire("bob", 0.2, 0.3, 8, lease=0.2),
@@ -320,7 +320,7 @@ def test_an_early_nil():
     only_fault("nobody took its place", asked._replace(error="UNBLOCKED a newer request"))
 
 
-def test_an_error_that_nobody_should_get():
+def test_an_error_that_no_client_should_get():
     only_fault("strange error", acquire("b", 0.0, 0.1, None, error="ERR syntax"))
 
 

@@ -47,7 +47,7 @@ def test_what_is_written_is_read_again():
     assert times == sorted(times)
 
 
-def test_a_load_leaves_its_history_where_it_is_told_to(tmp_path, monkeypatch):
+def test_a_load_leaves_its_history_at_the_given_path(tmp_path, monkeypatch):
     monkeypatch.delenv("REDISLOCK_HISTORY", raising=False)
     assert keep(HISTORY, "nothing") is None
     monkeypatch.setenv("REDISLOCK_HISTORY", str(tmp_path / "new"))

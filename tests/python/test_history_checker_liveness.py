@@ -22,7 +22,7 @@ def end(left=0, permits=(1, 1), agrees=True, **counted):
 # G6
 
 
-def test_a_waiter_beside_a_free_lock():
+def test_a_waiter_for_a_free_lock():
     only_fault("beside a waiter", acquire("a", 0.0, 0.1, 7), delete(0.2, 0.3), waits("b", 0.2, 2.5))
     only_fault("beside a waiter", acquire("a", 0.0, 0.1, 7), release("a", 0.2, 0.3), waits("b", 0.2, 4.0, 8))
     cut = acquire("a", 0.0, 0.1, 7, lease=60.0, ephemeral=0.0, connection="c")
@@ -33,7 +33,7 @@ def test_a_waiter_beside_a_free_lock():
     assert faults([cut, close(1.0), waits("b", 0.2, 2.5)]) == [], "the server may see it a moment later"
 
 
-def test_a_waiter_beside_what_may_be_held():
+def test_a_waiter_for_a_lock_that_may_be_held():
     held = acquire("a", 0.0, 0.1, 7, lease=3.0)
     assert faults([held, waits("b", 0.2, 3.9, 8)]) == []
     kept = acquire("a", 0.0, 0.1, 7, keepalive=True, connection="c")
@@ -54,7 +54,7 @@ def takes(owner, sent, answered, token=None, **known):
     return waits(owner, sent, answered, token, mode="limit 2", **known)
 
 
-def test_a_waiter_beside_a_place():
+def test_a_waiter_for_a_free_place():
     reader = shared("a", 0.0, 0.1, 7, lease=9.0)
     only_fault("a place for 1.", reader, reads("b", 0.2, 2.0))
     only_fault("a place for 1.", reader, reads("b", 0.2, 2.0, 8))

@@ -45,7 +45,7 @@ def test_two_holders_at_once_are_found():
     assert double_holders(history[::-1]) == double_holders(history)
 
 
-def test_two_holders_are_found_behind_a_short_hold_in_between():
+def test_two_holders_are_found_after_a_short_hold_in_between():
     # G1
     history = [
         acquire("alice", 0.0, 0.1, 7, lease=9.0),
@@ -66,7 +66,7 @@ def test_a_lock_of_several_is_one_like_any_other():
     assert "two holders" in double_holders(history)[0]
 
 
-def test_a_holder_beside_a_renewed_one_is_found():
+def test_a_holder_alongside_a_renewed_one_is_found():
     # G1
     history = [acquire("alice", 0.0, 0.1, 7, lease=0.5), renew("alice", 0.4, 0.5), acquire("bob", 1.2, 1.3, 8)]
     assert "two holders" in double_holders(history)[0]
@@ -152,7 +152,7 @@ def test_a_hold_that_began_without_an_answer_is_as_old_as_the_request_for_it():
     assert "token went down" in token_faults([first, told, other, again])[0]
 
 
-def test_tokens_of_one_lock_rise_by_when_they_were_told():
+def test_tokens_of_one_lock_rise_by_the_times_of_their_replies():
     # G4: what a storage that compares tokens counts on; not of a semaphore, where both hold
     history = [refused("bob", 0.0, 0.3), acquire("alice", 0.5, 0.6, 8), acquire("bob", 1.7, 1.8, 7)]
     assert "token went down" in token_faults(history)[0]

@@ -150,7 +150,7 @@ def test_a_server_can_start_on_its_way_out(start_server, form):
         cli("LOCK.ACQUIRE door alice PX 60000")
 
 
-def test_no_lock_is_granted_on_the_way_out_and_what_is_held_goes_on(cli):
+def test_no_lock_is_granted_on_the_way_out_and_holds_continue(cli):
     token = cli("LOCK.ACQUIRE door alice PX 60000 REENTRANT")
     reader = cli("LOCK.ACQUIRE hall alice PX 60000 SHARED")
     cli("LOCK.ACQUIRE hall bob PX 60000 SHARED")
@@ -183,7 +183,7 @@ def test_no_lock_is_granted_on_the_way_out_and_what_is_held_goes_on(cli):
     assert cli("SCAN 0 TYPE redislock")[1] == []
 
 
-def test_waiters_are_told_and_places_dropped_on_the_way_out(server, cli):
+def test_waiters_are_answered_and_places_dropped_on_the_way_out(server, cli):
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     cli("LOCK.ACQUIRE hall alice PX 60000")
     waiting = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
@@ -201,7 +201,7 @@ def test_waiters_are_told_and_places_dropped_on_the_way_out(server, cli):
     assert module_info(cli)["waiters"] == "0"
 
 
-def test_waiters_are_told_while_the_server_is_paused(server, cli):
+def test_waiters_are_answered_while_the_server_is_paused(server, cli):
     cli("LOCK.ACQUIRE door alice PX 60000")
     waiting = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
     cli("CLIENT PAUSE 100000 WRITE")
@@ -213,7 +213,7 @@ def test_waiters_are_told_while_the_server_is_paused(server, cli):
     says(cli, "done" if CAN_LEAVE_AT_ONCE else "restart-needed")
 
 
-def test_a_lease_ends_on_the_way_out_and_nobody_follows(server, cli):
+def test_a_lease_ends_on_the_way_out_and_no_waiter_follows(server, cli):
     cli("LOCK.ACQUIRE door alice PX 300")
     leave(cli)
     eventually(lambda: cli("EXISTS door") == 0, "the lease has ended")

@@ -84,7 +84,7 @@ def test_a_waiter_for_an_old_lock_is_granted_when_it_goes(server, cli, end):
     assert cli("TYPE door") == "redislock"
 
 
-def test_a_waiter_is_granted_when_the_old_locks_time_to_live_is_over(server, cli):
+def test_a_waiter_is_granted_when_the_old_lock_expires(server, cli):
     # G3, without anybody touching the key
     assert old_takes(cli, "door", "old", 200)
     assert server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0").answer() > 0
@@ -183,7 +183,7 @@ def test_replicas_and_files_follow(start_server):
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
-def test_waiters_are_told_of_a_string_that_lost_its_time_to_live(server, cli, is_asked):
+def test_waiters_learn_of_a_string_that_lost_its_time_to_live(server, cli, is_asked):
     # CONTRACT 5: it is no lock any more, and a grant would overwrite it
     assert old_takes(cli, "door", "old", 60000 if is_asked else 300)
     new = server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0")
@@ -196,7 +196,7 @@ def test_waiters_are_told_of_a_string_that_lost_its_time_to_live(server, cli, is
     assert cli("GET door") == "old"
 
 
-def test_waiters_are_told_when_strings_are_locks_no_more(server, cli):
+def test_waiters_are_answered_when_strings_stop_being_locks(server, cli):
     # CONTRACT 5, G6: as a request that comes later is, and not when the string has expired
     assert old_takes(cli, "door", "old", 60000)
     new = server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0")

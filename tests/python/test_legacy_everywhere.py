@@ -87,7 +87,7 @@ def test_a_request_for_several_waits_for_all_old_locks(server, cli, end):
     assert not old_takes(cli, "a") and not old_takes(cli, "d")
 
 
-def test_old_locks_that_end_while_nobody_looks_let_a_request_for_several_in(server, cli):
+def test_old_locks_that_end_unnoticed_unblock_a_request_for_several(server, cli):
     # G3
     for name, ms in (("a", 200), ("b", 500), ("c", 350)):
         assert old_takes(cli, name, ms=ms)

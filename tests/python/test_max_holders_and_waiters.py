@@ -7,7 +7,7 @@ from harness.wire import refused
 # max-holders
 
 
-def test_no_more_readers_than_max_holders(server, cli):
+def test_readers_are_limited_by_max_holders(server, cli):
     # CONTRACT 7
     cli("CONFIG SET redislock.max-holders 3")
     for n in range(3):
@@ -21,7 +21,7 @@ def test_no_more_readers_than_max_holders(server, cli):
     assert len(owners_of(cli, "door")) == 3
 
 
-def test_fewer_holders_allowed_sends_nobody_away(server, cli):
+def test_a_lower_max_holders_ends_no_hold(server, cli):
     # CONTRACT 7: concerns new requests only
     tokens = {f"r{n}": take(cli, "read", f"r{n}", "SHARED") for n in range(5)}
     cli("CONFIG SET redislock.max-holders 2")

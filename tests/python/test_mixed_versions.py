@@ -139,7 +139,7 @@ def test_a_replica_has_what_its_primary_granted(pair):
     assert "malformed" not in replica.log_text() and "sending an error" not in replica.log_text()
 
 
-def test_a_replica_that_comes_late_loads_the_same_and_goes_on(start_server, both):
+def test_a_replica_that_comes_late_loads_the_same_and_continues(start_server, both):
     primary = start_server(*AT_ONCE, module=both[0])
     use_locks(primary)
     replica = start_server("--replicaof", f"127.0.0.1 {primary.port}", module=both[1])

@@ -100,7 +100,7 @@ def told_as_contended(server):
     return {name.partition(":")[2]: int(n) for name, n in told if name.startswith("redislock_top_contended")}
 
 
-def test_the_script_tells_contended_locks_when_they_are_asked_for_and_no_more_than_twenty(server):
+def test_the_script_lists_contended_locks_on_request_and_at_most_twenty(server):
     contend(server, "busy", 3)
     assert told_as_contended(server) == {}, "it is off at first"
     server.admin("CONFIG SET redislock.top-contended 100")

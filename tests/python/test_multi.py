@@ -148,7 +148,7 @@ def test_a_request_for_several_stands_in_every_line_in_order(server, cli):
 
 
 @pytest.mark.parametrize("end", ["close", "timeout", "withdraw", "withdraw by the last", "UNBLOCK", "UNBLOCK ERROR"])
-def test_all_lines_go_on_when_a_request_for_several_gives_up(server, cli, end):
+def test_all_lines_continue_when_a_request_for_several_gives_up(server, cli, end):
     # G6, G7, G8
     take(cli, "a", "h")
     both = ask_all(server, "a b c", "both", block_ms=400 if end == "timeout" else 0)
@@ -176,7 +176,7 @@ def test_all_lines_go_on_when_a_request_for_several_gives_up(server, cli, end):
 
 
 @pytest.mark.parametrize("end", ["timeout", "UNBLOCK"])
-def test_the_connection_can_go_on_afterwards(server, cli, end):
+def test_the_connection_can_continue_afterwards(server, cli, end):
     # G7: one answer, not one for each key
     take(cli, "a", "h")
     both = ask_all(server, "a b", "both", block_ms=100 if end == "timeout" else 0)

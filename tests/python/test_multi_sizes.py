@@ -80,7 +80,7 @@ def test_64_keys_are_handed_over_in_one_step(server, cli):
         assert waiter.answer() > token
 
 
-def test_64_keys_whose_request_leaves_let_everybody_go_on(server, cli):
+def test_64_keys_whose_request_leaves_unblock_all_waiters(server, cli):
     # G8, G6
     take(cli, KEYS[63], "h")
     request = ask_all(server, ALL, "all")

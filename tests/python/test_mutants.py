@@ -75,7 +75,7 @@ class Tried:
         return self.found[mutant.name]
 
 
-def test_a_file_of_the_engine_is_told_from_one_of_the_core():
+def test_a_file_of_the_engine_is_distinguished_from_one_of_the_core():
     assert [short(f"src/{file}") for file in ("lock/confirm.rs", "engine/confirm.rs")] == ["confirm.rs", "engine/confirm.rs"]
 
 

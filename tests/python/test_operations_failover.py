@@ -138,7 +138,7 @@ def test_with_majority_every_failover_ends_all_holds(start_server):
     assert set(renewals(new, QUARANTINE_MS, until=(0, 1))) == {"NOREPLICAS", 0}
 
 
-def test_with_all_holds_go_on_as_soon_as_every_replica_follows(start_server):
+def test_with_all_holds_continue_as_soon_as_every_replica_follows(start_server):
     old, new, third = servers = three(start_server)
     for server in servers:
         server.admin("CONFIG SET redislock.quarantine 60000 redislock.group-size 3 redislock.confirm all")

@@ -299,7 +299,7 @@ def test_a_client_that_is_gone_loses_its_lock_when_the_lease_ends(stage):
     assert answer(reply)
 
 
-def test_the_time_that_is_left_is_told(stage):
+def test_the_remaining_time_is_returned(stage):
     """Redisson: testRemainTimeToLive, testRemainTimeToLive2."""
     ann = stage.actor("ann", lease_ms=60_000)
     assert lock_info(stage.cli, "mutex") is None
@@ -371,7 +371,7 @@ def test_a_free_lock_then_the_same_owner_then_another(stage, wait_ms):
         ann.unlock()
 
 
-def test_a_client_that_lost_the_lock_is_told_whatever_it_asks(stage):
+def test_a_client_that_lost_the_lock_learns_it_from_every_request(stage):
     """Hazelcast: testUnlockFails_whenNewSessionCreated, testGetFenceFails_whenNewSessionCreated."""
     ann, ben = stage.actor("ann", "EPHEMERAL 0"), stage.actor("ben")
     fence = ann.lock()

@@ -157,7 +157,7 @@ def test_a_writer_waits_for_a_lease_although_another_reader_left(stage):
     assert answer(stage.run(stage.actor("w").write, wait_ms=10_000))
 
 
-def test_one_release_of_two_leaves_the_lease_to_end_by_itself(stage):
+def test_one_release_of_two_leaves_the_lease_to_expire(stage):
     """Redisson: testReadLockLeaseTimeout."""
     ann = stage.actor("ann", "REENTRANT")
     ann.write()
@@ -338,7 +338,7 @@ def test_a_holder_enters_again_although_others_wait(stage, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", ["UNBLOCK", "UNBLOCK ERROR", "KILL", "RELEASE"])
-def test_an_interrupted_waiter_leaves_the_line_and_holds_nobody_up(stage, mode, way):
+def test_an_interrupted_waiter_leaves_the_line_and_blocks_no_other(stage, mode, way):
     """JSR 166: testWriteLockInterruptibly_Interruptible, testReadLockInterruptibly_Interruptible."""
     ann = stage.actor("ann")
     ann.write()

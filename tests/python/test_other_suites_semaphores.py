@@ -196,7 +196,7 @@ def test_an_interrupted_request_does_not_hold_up_the_next(stage, way):
     assert cid.permit(1, wait_ms=0), "the permit is not lost to the waiter that left"
 
 
-def test_clients_go_on_after_the_server_came_back(start_server):
+def test_clients_continue_after_the_server_came_back(start_server):
     """Curator: testAcquireAfterLostServer (CURATOR-335). Connections end, owners come again."""
     server = start_server("--appendonly", "yes", "--appendfsync", "always")
     with Stage(server, "pool", lease_ms=60_000) as stage:

@@ -394,7 +394,7 @@ def test_renaming_and_moving_break_all_forms(server):
     assert (cli("DBSIZE"), there("DBSIZE")) == (0, 0)
 
 
-def test_swapped_databases_hold_nothing_and_others_go_on(server):
+def test_swapped_databases_hold_nothing_and_others_continue(server):
     held = fill(server)
     server.admin("SWAPDB 0 1")
     for database in (0, 1):

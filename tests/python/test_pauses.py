@@ -92,7 +92,7 @@ def test_a_waiter_that_leaves_during_a_pause_is_not_granted_after_it(server, cli
     assert isinstance(carol.answer(), int)
 
 
-def test_reading_goes_on_during_a_pause(server, cli):
+def test_reading_continues_during_a_pause(server, cli):
     # FENCE and INFO are readonly: a pause of writes does not hold them up
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     cli("CLIENT", "PAUSE", LONG_PAUSE_MS, "WRITE")

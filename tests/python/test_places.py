@@ -192,7 +192,7 @@ def test_a_release_of_a_reserved_place_lets_the_next_in(server, cli):
     assert isinstance(carol.answer(), int)
 
 
-def test_nobody_can_come_back_to_the_place_of_an_owner_it_was_not_told(server, cli):
+def test_a_place_of_an_unknown_minted_owner_cannot_be_resumed(server, cli):
     # CONTRACT 2: the caller of '*' would receive only nil; such a place would block all others for nothing
     take(cli, "door", "alice")
     try:
@@ -350,7 +350,7 @@ def test_readers_are_not_held_up_by_a_readers_place(server, cli):
     assert writer.waits()
 
 
-def test_a_writers_place_holds_up_readers_behind_it(server, cli):
+def test_a_writers_place_blocks_readers_after_it(server, cli):
     # G5
     take(cli, "door", "r1", "SHARED")
     take(cli, "door", "w", KEPT)
@@ -367,7 +367,7 @@ def test_a_writers_place_holds_up_readers_behind_it(server, cli):
 # Limits
 
 
-def test_no_more_places_than_waiters_are_allowed(cli):
+def test_places_count_as_waiters_for_the_limit(cli):
     # CONTRACT 4
     cli("CONFIG SET redislock.max-waiters-per-lock 2")
     take(cli, "door", "alice")
@@ -425,7 +425,7 @@ def reserve(cli, count, *options, key="door"):
 
 
 @pytest.mark.parametrize("reserved", [64, 65, 100, 9_000])
-def test_a_waiter_that_fits_beside_any_number_of_reservations_comes_in(server, cli, reserved):
+def test_a_waiter_that_fits_alongside_any_number_of_reservations_is_granted(server, cli, reserved):
     take(cli, "door", "writer")
     reserve(cli, reserved, "SHARED")
     reader = ask(server, "door", "reader", "SHARED")
@@ -437,7 +437,7 @@ def test_a_waiter_that_fits_beside_any_number_of_reservations_comes_in(server, c
 
 
 @pytest.mark.parametrize("reserved", [65, 100, 299])
-def test_free_permits_beside_reserved_ones(server, cli, reserved):
+def test_free_permits_alongside_reserved_ones(server, cli, reserved):
     for n in range(300):
         take(cli, "door", f"h{n}", "LIMIT 300")
     reserve(cli, reserved, "LIMIT", "300")
@@ -476,7 +476,7 @@ class Poller:
         return bool(self.cli.pushes)
 
 
-def test_a_turn_that_passes_by_itself_is_told(server, cli):
+def test_a_turn_that_lapses_is_signalled(server, cli):
     take(cli, "door", "alice")
     first, second, third = (Poller(server, f"p{n}", f"QUEUE {ms}") for n, ms in enumerate([100, 200, 3600000]))
     assert [poller.asks() for poller in (first, second, third)] == [None] * 3
@@ -490,7 +490,7 @@ def test_a_turn_that_passes_by_itself_is_told(server, cli):
 
 
 @pytest.mark.parametrize("going", ["leave", "kill", "unblock", "withdraw"])
-def test_a_turn_that_begins_because_a_waiter_left_is_told(server, cli, going):
+def test_a_turn_that_begins_because_a_waiter_left_is_signalled(server, cli, going):
     take(cli, "gate", "alice")
     waiter = server.ask("LOCK.MACQUIRE 2 gate door waiter PX 60000 BLOCK 0")
     poller = Poller(server, "poller", KEPT)
@@ -507,7 +507,7 @@ def test_a_turn_that_begins_because_a_waiter_left_is_told(server, cli, going):
     assert isinstance(poller.asks(), int)
 
 
-def test_a_permit_whose_reservation_lapses_is_told_once(server, cli):
+def test_a_permit_whose_reservation_lapses_is_signalled_once(server, cli):
     for owner in ("a", "b"):
         take(cli, "door", owner, "LIMIT 2")
     lapses = Poller(server, "p0", "LIMIT 2 QUEUE 100")
@@ -528,7 +528,7 @@ def test_a_permit_whose_reservation_lapses_is_told_once(server, cli):
     assert not last.is_told(), "an owner that had no turn leaves"
 
 
-def test_nobody_is_told_of_owners_that_join_or_leave_behind_them(server, cli):
+def test_owners_are_not_signalled_when_others_join_or_leave_after_them(server, cli):
     take(cli, "door", "alice")
     watching = Poller(server, "first", KEPT)
     assert watching.asks() is None
@@ -541,7 +541,7 @@ def test_nobody_is_told_of_owners_that_join_or_leave_behind_them(server, cli):
     assert not watching.is_told()
 
 
-def test_owners_that_ask_only_when_told_are_served_in_order(server, cli):
+def test_owners_that_ask_only_when_signalled_are_served_in_order(server, cli):
     take(cli, "door", "alice")
     pollers = [Poller(server, f"p{n}", KEPT) for n in range(5)]
     assert [poller.asks() for poller in pollers] == [None] * 5

@@ -64,7 +64,7 @@ def test_requests_that_can_wait_do_so_in_order(quarantined):
     eventually(lambda: "quarantine: it is over" in quarantined.log_text())
 
 
-def test_a_quarantine_ends_by_itself(start_server):
+def test_a_quarantine_ends_on_its_own(start_server):
     server = start_server(module_arguments=("quarantine", "1000"))
     started = time.monotonic()
     cli = server.connect()
@@ -159,7 +159,7 @@ def test_a_promoted_replica_grants_nothing_new_though_it_never_saw_a_lock(start_
     assert "because this server was promoted" in replica.log_text()
 
 
-def test_a_promotion_begins_the_quarantine_anew(start_server):
+def test_a_promotion_restarts_the_quarantine(start_server):
     primary = start_server()
     replica = start_server(module_arguments=("quarantine", "3000"))
     holder = primary.connect()

@@ -158,7 +158,7 @@ def test_readers_come_in_when_the_writer_ahead_of_them_gives_up(server, cli, end
     assert owners_of(cli, "door") == ["r1", "r2", "r3"]
 
 
-def test_nobody_slips_in_between_a_release_and_the_next_batch(server, cli):
+def test_no_request_slips_in_between_a_release_and_the_next_batch(server, cli):
     # G5: release and newcomers arrive in one packet
     take(cli, "door", "alice")
     waiters = [ask(server, "door", name, "SHARED") for name in ("r1", "r2")]
@@ -210,7 +210,7 @@ def test_a_reader_that_releases_first_gets_the_whole_lock_behind_those_who_wait(
     assert kind_of(cli, "door") == ("exclusive", None)
 
 
-def test_a_reader_whose_lease_is_over_may_ask_for_the_whole_lock(cli):
+def test_a_reader_whose_lease_has_expired_may_ask_for_the_whole_lock(cli):
     # G3: it holds nothing
     take(cli, "door", "r1", "SHARED", lease_ms=50)
     eventually(lambda: owners_of(cli, "door") == [], "the lease ends")
@@ -295,7 +295,7 @@ def test_a_semaphore_is_another_kind(cli, held, options):
     assert line_of(cli, "door") == []
 
 
-def test_the_kind_is_free_again_when_nobody_holds_or_waits(cli):
+def test_the_kind_is_free_again_without_holders_and_waiters(cli):
     take(cli, "door", "alice", "SHARED")
     release(cli, "door", "alice")
     assert isinstance(take(cli, "door", "bob", "LIMIT 2"), int)

@@ -161,7 +161,7 @@ def test_a_blocking_timeout_of_0_does_not_wait(make):
     assert not make(blocking_timeout=0).acquire()
 
 
-def test_blocking_goes_on_until_the_lock_is_free(make):
+def test_blocking_continues_until_the_lock_is_free(make):
     first, second = make(), make()
     first.acquire()
     result = []
@@ -212,7 +212,7 @@ def test_context_manager_raises_when_the_lock_was_lost(make, client):
             break_lock(client)
 
 
-def test_context_manager_is_silent_about_a_lost_lock_if_told_so(make, client):
+def test_context_manager_is_silent_about_a_lost_lock_on_request(make, client):
     with make(raise_on_release_error=False):
         break_lock(client)
     assert client.execute_command("LOCK.FENCE", "foo") is not None, "it is the thief's"

@@ -87,7 +87,7 @@ async def test_a_minority_may_be_down(five):
 
 
 @on_a_loop
-async def test_without_a_majority_nobody_holds_and_nothing_is_left(five):
+async def test_without_a_majority_there_is_no_holder_and_nothing_is_left(five):
     five.kill(0, 2, 4)
     began = now()
     with pytest.raises(TimeoutError, match="door was not to be had.*onnect"):
@@ -171,7 +171,7 @@ async def test_after_a_restart_without_memory_there_are_two_holders(five):
 
 
 @on_a_loop
-async def test_with_a_quarantine_a_restart_without_memory_lets_nobody_in(start_server):
+async def test_with_a_quarantine_a_restart_without_memory_grants_no_request(start_server):
     # T5
     servers = Independent(start_server, 5, "quarantine", 1000)
     holder, rival, diary = await two_that_meet_in_one(servers, 1000, lambda: servers.restart(2))

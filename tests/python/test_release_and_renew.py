@@ -32,7 +32,7 @@ def test_the_holder_releases(cli):
 
 
 @pytest.mark.parametrize("owner", ["bob", "Alice", "alic", "alicee", "alice\0", "*"])
-def test_nobody_else_releases(cli, owner):
+def test_no_other_owner_releases(cli, owner):
     # G10
     token = cli("LOCK.ACQUIRE door alice PX 60000")
     assert cli("LOCK.RELEASE", "door", owner) == 0

@@ -91,7 +91,7 @@ def test_a_grant_on_a_closed_connection_ends_with_its_lease(start_server, name):
 
 
 @pytest.mark.parametrize("name", ["ROLE", "REPLCONF"])
-def test_nothing_is_to_be_confirmed_if_replicas_cannot_be_asked(start_server, name):
+def test_confirm_is_refused_if_replicas_cannot_be_asked(start_server, name):
     words = ["redislock.group-size", 2, "redislock.quarantine", 1000, "redislock.confirm"]
     cli = start_server(config=without(name)).connect()
     for rule in ("all", "majority"):
@@ -104,7 +104,7 @@ def test_nothing_is_to_be_confirmed_if_replicas_cannot_be_asked(start_server, na
 
 
 @pytest.mark.parametrize("name", ["DEL", "PEXPIREAT"])
-def test_strings_are_no_locks_if_replicas_cannot_be_told_of_their_end(start_server, name):
+def test_strings_are_no_locks_if_their_end_cannot_be_replicated(start_server, name):
     cli = start_server(config=without(name)).connect()
     with refused("ERR", "redislock.legacy-strings", name, "rename-command"):
         cli("CONFIG SET redislock.legacy-strings yes")

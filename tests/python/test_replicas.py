@@ -95,7 +95,7 @@ def test_a_replica_decides_nothing(start_server):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_after_a_promotion_everything_goes_on(start_server, part):
+def test_after_a_promotion_everything_continues(start_server, part):
     # CONTRACT 5, G4
     server = start_server(*AT_ONCE)
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}")
@@ -132,7 +132,7 @@ def test_after_a_promotion_leases_end_and_waiters_are_granted(start_server):
     eventually(lambda: reader("EXISTS a b") == 0)
 
 
-def test_waiters_are_told_of_a_demotion(start_server):
+def test_waiters_are_notified_of_a_demotion(start_server):
     # CONTRACT 4, G7: all kinds of waits
     server, other = start_server(*AT_ONCE), start_server()
     cli = server.connect()
@@ -167,7 +167,7 @@ def tell_an_older_token(server, cli, how):
 
 
 @pytest.mark.parametrize("how", ["downgrade", "cut", "kept"])
-def test_tokens_agree_after_an_older_token_was_told(start_server, how):
+def test_tokens_agree_after_a_record_of_an_older_token(start_server, how):
     # G13, G4: readers count on from the newest token, not from the one they heard last
     server = start_server(*AT_ONCE, *ALWAYS, *PLAIN)
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}")
@@ -263,7 +263,7 @@ def test_roles_go_to_and_fro(start_server, part):
         last, old, new = token, new, old
 
 
-def test_waiters_are_told_and_not_granted_when_roles_change(start_server):
+def test_waiters_are_answered_and_not_granted_when_roles_change(start_server):
     # G7, G1: leases that end while writes are paused for the change are the new primary's to end
     first, second = start_server(*AT_ONCE), start_server(*AT_ONCE)
     second.admin("REPLICAOF", "127.0.0.1", first.port)

@@ -69,7 +69,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("row, column", REVOKED)
-def test_an_owner_asks_again_for_what_is_to_be_revoked(pair, row, column):
+def test_an_owner_asks_again_for_a_hold_with_a_pending_revocation(pair, row, column):
     primary, replica = pair
     cli = primary.connect()
     with frozen(replica):
@@ -180,7 +180,7 @@ def granted_in_one_turn(server, options, *commands):
     return turn
 
 
-def test_a_count_that_was_told_stays_when_the_reply_before_it_is_dropped(server, cli):
+def test_a_delivered_count_stays_when_the_reply_before_it_is_dropped(server, cli):
     again = ("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS, "REENTRANT")
     turn = granted_in_one_turn(server, "REENTRANT", again)
     assert isinstance(turn.read(), int) and turn.read() == 1

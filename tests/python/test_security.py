@@ -233,7 +233,7 @@ def test_others_tokens_follow_a_raised_one_and_no_further(server, cli):
         cli("LOCK.RENEW", "lock:a", "mallory", "PX", 60_000, "RAISE", after + lead_us)
 
 
-def test_a_long_line_is_told_in_full_only_if_asked_for(cli):
+def test_a_long_line_is_shown_in_full_only_on_request(cli):
     cli("LOCK.ACQUIRE lock:a alice PX 60000")
     for n in range(500):
         cli("LOCK.ACQUIRE", "lock:a", f"w{n}", "PX", 60_000, "QUEUE", 60_000)
@@ -277,7 +277,7 @@ def test_arguments_are_in_the_slow_log_and_the_monitor(server, cli, token):
         assert text in slow and text in seen, text
 
 
-def test_owners_are_not_in_what_is_told_to_everybody(server, cli):
+def test_owners_are_not_in_public_output(server, cli):
     cli("CONFIG SET notify-keyspace-events KEA")
     listener = server.connect()
     listener("PSUBSCRIBE *")

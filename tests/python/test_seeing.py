@@ -304,7 +304,7 @@ def test_a_count_is_one_hold(cli, heard):
     assert heard(2) == [("acquired", "door"), ("released", "door")]
 
 
-def test_a_batch_of_readers_is_told_one_by_one(server, cli, heard):
+def test_a_batch_of_readers_is_published_one_by_one(server, cli, heard):
     take(cli, "door", "w")
     readers = [ask(server, "door", f"r{n}", "SHARED") for n in range(3)]
     assert heard(1) == [("acquired", "door")]
@@ -314,7 +314,7 @@ def test_a_batch_of_readers_is_told_one_by_one(server, cli, heard):
     assert heard(4) == [("released", "door")] + [("acquired", "door")] * 3
 
 
-def test_several_locks_are_told_each(server, cli, heard):
+def test_several_locks_are_published_each(server, cli, heard):
     take_all(cli, "a b", "alice")
     waiter = ask_all(server, "b c", "bob")
     assert sorted(heard(2)) == [("acquired", "a"), ("acquired", "b")]
@@ -348,7 +348,7 @@ def test_what_a_closed_connection_held_expires(server, cli, heard):
     assert heard(2) == [("acquired", "door"), ("expired", "door")]
 
 
-def test_a_broken_lock_of_many_holders_is_told_before_the_next_grant(server, cli, heard):
+def test_a_broken_lock_of_many_holders_is_published_before_the_next_grant(server, cli, heard):
     # before the grant that follows
     for n in range(3):
         take(cli, "door", f"r{n}", "SHARED")

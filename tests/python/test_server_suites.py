@@ -88,7 +88,7 @@ def trial(name, with_module, without):
     return made
 
 
-def test_chance_is_told_from_cause():
+def test_chance_is_distinguished_from_cause():
     for with_module, without in (("FFF", "..."), ("F..", "..."), ("FFF", "F.F")):
         assert trial("a", with_module, without).verdict == "differs", (with_module, without)
     for with_module, without in (("...", "..."), (".F.", ".F."), ("FFF", "FFF")):

@@ -240,7 +240,7 @@ def test_max_lease_bounds_what_a_lease_is_cut_to(cli):
     assert isinstance(cli("LOCK.ACQUIRE door alice PX 5000 EPHEMERAL 5000"), int)
 
 
-def test_fewer_waiters_allowed_sends_nobody_away(server, cli):
+def test_a_lower_max_waiters_rejects_no_waiter(server, cli):
     cli("LOCK.ACQUIRE door alice PX 60000")
     waiters = [
         server.ask("LOCK.ACQUIRE", "door", name, "PX", 60000, "BLOCK", 0)

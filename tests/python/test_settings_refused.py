@@ -43,7 +43,7 @@ def get(cli, name):
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("when", REFUSED)
-def test_a_quarantine_goes_on_if_its_end_is_refused(start_server, rival_path, when, order):
+def test_a_quarantine_continues_if_its_end_is_refused(start_server, rival_path, when, order):
     # T1: no lock that may have been forgotten is granted
     server = start_server("--loadmodule", rival_path, module_arguments=["quarantine", "600000"])
     cli = server.connect()
@@ -60,7 +60,7 @@ def test_a_quarantine_goes_on_if_its_end_is_refused(start_server, rival_path, wh
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("when", REFUSED)
-def test_what_is_to_be_confirmed_is_held_back_if_the_end_of_that_is_refused(start_server, rival_path, when, order):
+def test_unconfirmed_replies_are_held_back_if_turning_confirm_off_is_refused(start_server, rival_path, when, order):
     # T5: no grant is delivered that no replica has
     primary, replicas = confirming(partial(start_server, "--loadmodule", rival_path), replicas=1)
     cli = primary.connect()

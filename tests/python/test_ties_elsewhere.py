@@ -49,7 +49,7 @@ def test_after_a_restart_a_kept_lease_starts_from_its_full_length(start_server, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_replica_is_told_of_a_cut_and_of_a_lease_that_starts(start_server, kind):
+def test_a_replica_receives_a_cut_and_a_lease_that_starts(start_server, kind):
     # G13
     server = start_server(*AT_ONCE)
     cli, task = server.connect(), server.connect()

@@ -229,7 +229,7 @@ def test_a_ttl_by_a_user_breaks_all_holders_and_does_not_outlive_them(server, cl
     assert cli("TTL door") == -1
 
 
-def test_a_waiter_does_not_wait_for_the_server_to_find_a_key_whose_time_is_over(start_server):
+def test_a_waiter_does_not_wait_for_the_server_to_find_an_expired_key(start_server):
     # G6. If very many keys have a time to live, the server may find this one after seconds; here it never looks.
     server = start_server()
     cli = server.connect()

@@ -96,7 +96,7 @@ def line(start_server):
         yield Line(server, crowd)
 
 
-def test_waiters_are_granted_at_once_and_told_in_several_turns(line):
+def test_waiters_are_granted_at_once_and_notified_in_several_turns(line):
     # G6, G7: 3,800 locks that changed hands in one turn kept everybody else waiting for a tenth of a second.
     blocked = line.release_all_and_look()
     assert len({number for number in blocked if 0 < number < CLIENTS}) >= 2, blocked
@@ -104,7 +104,7 @@ def test_waiters_are_granted_at_once_and_told_in_several_turns(line):
     line.check_granted(range(CLIENTS))
 
 
-def test_confirmed_waiters_are_told_in_several_turns_too(start_server):
+def test_confirmed_waiters_are_notified_in_several_turns_too(start_server):
     # CONTRACT 6: replicas confirm all of them with one answer.
     primary, _ = confirming(start_server, quarantine_ms=600_000)
     admit(primary)
@@ -116,7 +116,7 @@ def test_confirmed_waiters_are_told_in_several_turns_too(start_server):
         line.check_granted(range(CLIENTS))
 
 
-def test_a_waiter_that_goes_before_it_is_told_is_not_granted(line):
+def test_a_waiter_that_disconnects_before_it_is_notified_is_not_granted(line):
     # G8, G6: the next in line has the lock.
     last = CLIENTS - 1
     heir = line.server.ask("LOCK.ACQUIRE", f"lock:{last}", "heir", "PX", 600_000, "BLOCK", 0)
@@ -131,7 +131,7 @@ def test_a_waiter_that_goes_before_it_is_told_is_not_granted(line):
     assert count(line.cli, "waiters") == 0
 
 
-def test_waiters_that_go_before_they_are_told_leave_nothing_behind(line):
+def test_waiters_that_disconnect_before_they_are_notified_leave_nothing(line):
     # G8
     line.release_all_and("CLIENT KILL USER crowd")
     eventually(lambda: count(line.cli, "holds") == 0, "what nobody was told of is taken back", pause=0.02)
@@ -140,7 +140,7 @@ def test_waiters_that_go_before_they_are_told_leave_nothing_behind(line):
     assert int(info["grants"]) == int(info["releases"])
 
 
-def test_a_waiter_unblocked_before_its_turn_is_told_at_once(line):
+def test_a_waiter_unblocked_before_its_turn_is_notified_at_once(line):
     # G7, G9: it was granted the lock before CLIENT UNBLOCK came; it learns of it, and is not notified twice.
     last = CLIENTS - 1
     assert line.release_all_and(f"CLIENT UNBLOCK {line.ids[last]}") == [1]

@@ -102,7 +102,7 @@ both_modes = pytest.mark.parametrize("how", ["as read", "BCAST"])
 
 @both_modes
 @pytest.mark.parametrize("command", CHANGES)
-def test_clients_that_read_a_lock_are_told_of_its_change(server, cli, how, command):
+def test_clients_that_read_a_lock_are_notified_of_its_change(server, cli, how, command):
     some_locks(cli)
     watches = [Watch(server, how, read) for read in ("LOCK.INFO", "LOCK.FENCE")]
     watcher = Changes(server, "WATCH")
@@ -114,7 +114,7 @@ def test_clients_that_read_a_lock_are_told_of_its_change(server, cli, how, comma
 
 @both_modes
 @pytest.mark.parametrize("command", NO_CHANGES)
-def test_no_change_is_told_to_nobody(server, cli, how, command):
+def test_no_client_is_notified_without_a_change(server, cli, how, command):
     some_locks(cli)
     watch = Watch(server, how)
     watcher = Changes(server, "WATCH")
@@ -246,7 +246,7 @@ def test_a_connection_that_closes(server, cli, teller, kind, tie):
 
 
 @pytest.mark.parametrize("how", ["as read", "BCAST"])
-def test_readers_of_a_replica_are_told_too(start_server, how):
+def test_readers_of_a_replica_are_notified_too(start_server, how):
     # CONTRACT 8: by the stream
     primary = start_server(*AT_ONCE)
     server = start_server("--replicaof", f"127.0.0.1 {primary.port}")

@@ -39,7 +39,7 @@ def test_a_waiter_that_asked_for_an_owner_gets_owner_and_token(server, cli, prot
 
 @pytest.mark.parametrize("protocol, nil", [(2, b"$-1\r\n"), (3, b"_\r\n")])
 @pytest.mark.parametrize("owner", ["bob", "*"])
-def test_a_wait_that_is_over_is_answered_with_nil(server, cli, protocol, nil, owner):
+def test_a_wait_that_times_out_is_answered_with_nil(server, cli, protocol, nil, owner):
     # G7
     cli("LOCK.ACQUIRE door alice PX 60000")
     waiter = server.connect(protocol)
@@ -254,7 +254,7 @@ def test_the_repeated_request_has_its_own_timeout(server, cli):
     assert isinstance(new.answer(), int)
 
 
-def test_the_connection_that_was_replaced_can_go_on(server, cli):
+def test_the_connection_that_was_replaced_can_continue(server, cli):
     # G7: answered once, and usable afterwards
     cli("LOCK.ACQUIRE door alice PX 60000")
     old = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
@@ -281,7 +281,7 @@ def test_many_repetitions_keep_one_place(server, cli):
 # Commands after a waiting request
 
 
-def test_commands_sent_behind_a_request_are_answered_in_order(server, cli):
+def test_commands_sent_after_a_request_are_answered_in_order(server, cli):
     # G7: exactly one reply, before those of the commands that follow
     cli("LOCK.ACQUIRE door alice PX 60000")
     bob = server.connect()
@@ -302,7 +302,7 @@ def test_commands_sent_behind_a_request_are_answered_in_order(server, cli):
     assert cli("DBSIZE") == 0
 
 
-def test_a_wait_behind_a_wait_comes_when_its_turn_comes(server, cli):
+def test_a_wait_after_a_wait_begins_when_its_turn_comes(server, cli):
     cli("LOCK.ACQUIRE door alice PX 60000")
     cli("LOCK.ACQUIRE gate alice PX 60000")
     bob = server.connect()

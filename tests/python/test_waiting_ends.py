@@ -87,7 +87,7 @@ def test_a_waiter_whose_user_is_deleted_as_the_lock_is_freed_does_not_keep_it(se
     assert isinstance(carol.answer(), int)
 
 
-def test_a_waiter_that_quits_behind_its_request_keeps_what_it_was_told(server, cli):
+def test_a_waiter_that_quits_after_its_request_keeps_a_delivered_grant(server, cli):
     # G1: the connection closes in the turn in which the grant is sent, and the grant has arrived
     cli("LOCK.ACQUIRE door alice PX 60000")
     bob = server.connect()
@@ -212,7 +212,7 @@ def test_a_withdrawn_request_can_be_made_again_at_the_end(server, cli):
     assert queue_of(cli, "door") == ["carol", "bob"]
 
 
-def test_a_release_withdraws_nobody_elses_request(server, cli):
+def test_a_release_withdraws_no_other_owners_request(server, cli):
     # G10
     bob, carol = line_up(server, cli, "bob", "carol")
     assert cli("LOCK.RELEASE door dave") == 0

@@ -113,7 +113,7 @@ def test_the_first_waiter_gets_the_lock(server, cli, cause):
 
 
 @pytest.mark.parametrize("cause", OVERWRITES)
-def test_a_value_written_over_a_lock_stays_and_all_waiters_are_told(server, cli, cause):
+def test_a_value_written_over_a_lock_stays_and_all_waiters_are_answered(server, cli, cause):
     # CONTRACT 5: a grant never overwrites a user's value
     dumped = dump_of_a_string(cli)
     cli("LOCK.ACQUIRE gate frank PX 3600000")
@@ -150,7 +150,7 @@ def test_a_value_written_over_a_lock_stays_and_all_waiters_are_told(server, cli,
 
 
 @pytest.mark.parametrize("ask", ["LOCK.ACQUIRE", "LOCK.RELEASE", "LOCK.RENEW", "LOCK.MACQUIRE"])
-def test_a_request_before_the_pump_has_seen_the_value_is_told_as_well(server, cli, ask):
+def test_a_request_before_the_pump_has_seen_the_value_is_answered_as_well(server, cli, ask):
     # CONTRACT 5: in one packet with the SET
     cli("LOCK.ACQUIRE door alice PX 3600000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 3600000 BLOCK 0")
@@ -299,7 +299,7 @@ def test_rename_onto_a_lock_serves_the_waiters_for_that_name(server, cli):
 # Without a waiter
 
 
-def test_a_value_put_over_a_lock_that_nobody_waits_for_stays(cli):
+def test_a_value_put_over_a_lock_without_waiters_stays(cli):
     token = cli("LOCK.ACQUIRE door alice PX 1000")
     cli("SET door value")
     cli("LOCK.ACQUIRE gate alice PX 1")
@@ -418,7 +418,7 @@ def test_waiters_of_all_kinds_are_granted(server, cli, cause):
     assert isinstance(late.answer(), int)
 
 
-def test_waiters_of_all_kinds_are_told_what_was_written(server, cli):
+def test_waiters_of_all_kinds_are_answered_when_a_value_is_written(server, cli):
     # CONTRACT 5: what was written stays
     take(cli, "a", "h")
     take(cli, "b", "h", "SHARED")

@@ -29,7 +29,7 @@ CHANGED = {
 
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("what", [*UNCHANGED, *CHANGED])
-def test_watchers_are_told_of_changes_and_of_nothing_else(server, cli, what, protocol):
+def test_watchers_are_notified_of_changes_and_of_nothing_else(server, cli, what, protocol):
     cli("SET note text")
     cli("LOCK.ACQUIRE door alice PX 60000")
     watcher = server.connect(protocol=protocol)
@@ -48,7 +48,7 @@ def test_watchers_are_told_of_changes_and_of_nothing_else(server, cli, what, pro
     assert bool(watcher.pushes) == (what in CHANGED and protocol == 3)
 
 
-def test_watchers_on_a_replica_are_told_by_the_stream(start_server):
+def test_watchers_on_a_replica_are_notified_by_the_stream(start_server):
     primary = start_server(*AT_ONCE)
     server = start_server("--replicaof", f"127.0.0.1 {primary.port}")
     is_linked(server)

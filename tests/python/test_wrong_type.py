@@ -47,7 +47,7 @@ def test_a_key_that_holds_something_else_is_refused(server, cli, make, command):
     assert int(server.info("clients")["blocked_clients"]) == 0, "it does not wait"
 
 
-def test_bad_arguments_are_told_before_the_wrong_type(cli):
+def test_bad_arguments_are_reported_before_the_wrong_type(cli):
     # CONTRACT 2: all arguments are checked before anything else
     cli("SET door value")
     with refused("ERR", "PX"):

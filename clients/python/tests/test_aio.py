@@ -74,7 +74,7 @@ def test_a_lost_lock_raises_unless_the_body_raises_an_error_itself(server: Any) 
     play(server, story)
 
 
-def test_a_look_after_the_deadline_tells_the_loss_and_cancels_nothing_later(server: Any) -> None:
+def test_a_look_after_the_deadline_reports_the_loss_and_cancels_nothing_later(server: Any) -> None:
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
         import time
 
@@ -152,7 +152,7 @@ def test_cancelled_while_waiting_and_just_after_the_grant(server: Any) -> None:
     play(server, story, lease=60)  # longer than is waited for a lock to be free
 
 
-def test_a_release_goes_on_to_its_end_though_its_task_is_cancelled(server: Any) -> None:
+def test_a_release_completes_though_its_task_is_cancelled(server: Any) -> None:
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
         for turns in range(8):
             hold = await locks.lock("k").acquire()
@@ -334,7 +334,7 @@ def test_the_other_driver(server: Any) -> None:
     asyncio.run(main())
 
 
-def test_closing_is_told_to_those_who_hold(server: Any) -> None:
+def test_closing_is_reported_to_holders(server: Any) -> None:
     async def main() -> None:
         client = redis.asyncio.Redis(port=server.port)
         locks, told = redislock.AsyncLocks(client), list[str]()
@@ -387,7 +387,7 @@ def test_another_event_loop_needs_locks_of_its_own(server: Any) -> None:
         asyncio.run(elsewhere())
 
 
-def test_locks_can_be_closed_behind_the_end_of_their_event_loop(server: Any, client: redis.Redis) -> None:
+def test_locks_can_be_closed_after_their_event_loop_has_ended(server: Any, client: redis.Redis) -> None:
     locks = redislock.AsyncLocks(redis.asyncio.Redis(port=server.port), lease=0.5)
 
     async def take() -> redislock.AsyncHold:
@@ -412,7 +412,7 @@ def test_locks_are_closed_in_their_own_event_loop(server: Any) -> None:
     asyncio.run(main())
 
 
-def test_a_lease_that_is_over_behind_the_end_of_the_event_loop_is_lost(server: Any) -> None:
+def test_a_lease_that_expires_after_the_event_loop_has_ended_is_lost(server: Any) -> None:
     locks = redislock.AsyncLocks(redis.asyncio.Redis(port=server.port), lease=0.3)
 
     async def take() -> redislock.AsyncHold:

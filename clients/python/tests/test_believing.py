@@ -24,7 +24,7 @@ def releases(meddler: Any) -> list[str]:
     return [call.words[1] for call in meddler.calls("LOCK.RELEASE")]
 
 
-def test_a_hold_that_is_not_renewed_lasts_until_its_lease_is_over(meddler: Any) -> None:
+def test_a_hold_that_is_not_renewed_lasts_until_its_lease_expires(meddler: Any) -> None:
     with locks_of(meddler.port, lease=2) as locks:
         with pytest.raises(redislock.LockLostError, match="deadline"), locks.lock("k", renew=False) as hold:
             assert hold.wait_until_lost(20) == "deadline"
@@ -33,7 +33,7 @@ def test_a_hold_that_is_not_renewed_lasts_until_its_lease_is_over(meddler: Any) 
         eventually(lambda: releases(meddler) == ["k"], "the end of the block gives up what the server may have")
 
 
-def test_asyncio_s_hold_that_is_not_renewed_lasts_until_its_lease_is_over(meddler: Any) -> None:
+def test_asyncio_s_hold_that_is_not_renewed_lasts_until_its_lease_expires(meddler: Any) -> None:
     async def run() -> None:
         async with async_locks_of(meddler.port, lease=2) as locks:
             hold = await locks.lock("k", renew=False).acquire()

@@ -160,15 +160,13 @@ def test_each_block_leaves_its_own_in_any_thread(enter: Any, locks: redislock.Lo
     assert not lock._inside.blocks
 
 
-def test_a_stack_of_contexts_that_nobody_has_any_more_ends_with_the_lease(
-    locks: redislock.Locks, client: redis.Redis
-) -> None:
+def test_an_unreferenced_stack_of_contexts_ends_with_the_lease(locks: redislock.Locks, client: redis.Redis) -> None:
     contextlib.ExitStack().enter_context(locks.lock("k", lease=0.5))
     gc.collect()
     eventually(lambda: not client.exists("k"), "its lease is over")
 
 
-def test_what_cannot_be_told_apart_runs_out(locks: redislock.Locks, client: redis.Redis) -> None:
+def test_leases_of_indistinguishable_blocks_expire(locks: redislock.Locks, client: redis.Redis) -> None:
     lock = locks.semaphore("k", 3, lease=1, wait=20)
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         holds = [pool.submit(lock.__enter__).result() for pool in (one, other)]

@@ -172,7 +172,7 @@ def test_a_release_that_is_refused_does_not_hide_the_body_s_own_error(start_serv
     asyncio.run(main())
 
 
-def test_a_token_gives_nobody_the_lock_of_another(client: redis.Redis, closing: None) -> None:
+def test_a_token_gives_no_owner_the_lock_of_another(client: redis.Redis, closing: None) -> None:
     lock, other = (client.lock("foo", timeout=10, lock_class=compat.Lock) for _ in range(2))
     assert lock.acquire(token="worker") and lock.local.token == b"worker"
     assert other.acquire(token="worker", blocking=False) is False

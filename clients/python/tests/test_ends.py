@@ -54,7 +54,7 @@ def connections(server: Any) -> int:
     return int(server.info("clients")["connected_clients"])
 
 
-def test_asyncio_s_locks_that_nobody_has_any_more_end_their_connections(server: Any) -> None:
+def test_asyncio_s_unreferenced_locks_end_their_connections(server: Any) -> None:
     async def run() -> None:
         client = redis.asyncio.Redis(port=server.port)
         async with client:

@@ -67,7 +67,7 @@ def test_no_answer_names_the_lock_the_server_and_the_cause() -> None:
         port.give_back()
 
 
-def test_asyncio_errors_tell_the_same(server: Any) -> None:
+def test_asyncio_errors_have_the_same_fields(server: Any) -> None:
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
         async with locks.lock("k", owner="ann"):
             with pytest.raises(redislock.LockTimeoutError, match="held by ann for 0 s") as late:

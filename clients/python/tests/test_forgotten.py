@@ -162,7 +162,7 @@ def test_nothing_is_said_of_holds_that_have_ended(
     assert resource_warnings(said) == []
 
 
-def test_a_hold_whose_loss_somebody_is_told_of_is_not_forgotten(locks: redislock.Locks, client: redis.Redis) -> None:
+def test_a_hold_whose_loss_has_a_listener_is_not_forgotten(locks: redislock.Locks, client: redis.Redis) -> None:
     told: list[str] = []
     locks.lock("k", lease=LEASE).acquire().on_lost(told.append)
     assert outlives_its_lease(client, "k") and told == []
@@ -178,7 +178,7 @@ def test_a_hold_that_was_waited_for_in_vain_can_be_forgotten(locks: redislock.Lo
     eventually(lambda: not client.exists("k"), "it is free")
 
 
-def test_a_hold_that_is_not_renewed_tells_its_end(server: Any, client: redis.Redis) -> None:
+def test_a_hold_that_is_not_renewed_reports_its_end(server: Any, client: redis.Redis) -> None:
     told = Told()
     with redislock.Locks(client, hooks=told) as locks:
         locks.lock("k", lease=LEASE, renew=False).acquire()
@@ -306,7 +306,7 @@ def in_asyncio(take: Callable[[redislock.AsyncLocks], Any], server: Any, client:
     return asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_asyncio_keeps_a_hold_whose_loss_somebody_is_told_of(server: Any, client: redis.Redis) -> None:
+def test_asyncio_keeps_a_hold_whose_loss_has_a_listener(server: Any, client: redis.Redis) -> None:
     async def take(locks: redislock.AsyncLocks) -> None:
         (await locks.lock("k").acquire()).on_lost(lambda _: None)
 

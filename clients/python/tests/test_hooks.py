@@ -78,7 +78,7 @@ def test_an_interruption_comes_out_of_a_hook_that_it_meets(server: Any, client: 
         locks.lock("k", wait=0).acquire()
 
 
-def test_an_interruption_just_behind_a_grant_gives_it_up(client: redis.Redis) -> None:
+def test_an_interruption_just_after_a_grant_gives_it_up(client: redis.Redis) -> None:
     class Interrupted(redislock.Hooks):
         def granted(self, name: str, waited: float) -> None:
             raise KeyboardInterrupt
@@ -89,7 +89,7 @@ def test_an_interruption_just_behind_a_grant_gives_it_up(client: redis.Redis) ->
         eventually(lambda: not client.exists("k"), "it is given up")
 
 
-def test_an_interruption_just_behind_a_hold_ends_no_renewals(
+def test_an_interruption_just_after_a_hold_ends_no_renewals(
     locks: redislock.Locks, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(_: object) -> None:
@@ -105,7 +105,7 @@ def test_an_interruption_just_behind_a_hold_ends_no_renewals(
     other.release()
 
 
-def test_what_is_granted_while_the_locks_are_closed_is_told_and_given_up(client: redis.Redis) -> None:
+def test_a_grant_while_the_locks_are_closed_is_reported_and_given_up(client: redis.Redis) -> None:
     granted = threading.Event()
 
     class Slow(redislock.Hooks):
@@ -168,7 +168,7 @@ print(other.check() > 0 and locks.check_token('other', other.token) is None)
 @pytest.mark.parametrize(
     "what", ["locks.check_token('k', 1)", "locks.lock('taken', wait=60).acquire()", "locks.close()"]
 )
-def test_a_hook_that_would_wait_for_itself_is_told_so(what: str, server: Any, client: redis.Redis) -> None:
+def test_a_hook_that_would_wait_for_itself_gets_an_error(what: str, server: Any, client: redis.Redis) -> None:
     program = ASKS_IN_A_HOOK.format(port=server.port, what=what)
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr

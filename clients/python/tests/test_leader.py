@@ -66,7 +66,7 @@ def test_asyncio_a_leader_that_fails_gives_up_and_stands_again(server: Any, capl
     play(server, story)
 
 
-def test_a_loss_is_told_while_the_leader_works(locks: redislock.Locks, client: redis.Redis) -> None:
+def test_a_loss_is_reported_while_the_leader_works(locks: redislock.Locks, client: redis.Redis) -> None:
     events, deposed = list[str](), threading.Event()
 
     def lead(hold: redislock.Hold) -> None:
@@ -151,7 +151,7 @@ def test_a_leader_of_threads_has_no_asynchronous_functions(locks: redislock.Lock
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_leader_tells_of_an_outage_once_and_goes_on(is_async: bool, start_server: Any) -> None:
+def test_a_leader_reports_an_outage_once_and_continues(is_async: bool, start_server: Any) -> None:
     server, errors, elected = start_server(*LOADABLE, with_module=False), list[Exception](), list[object]()
 
     async def story() -> None:

@@ -43,7 +43,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
     ]
 
 
-def test_an_outage_is_told_once_and_so_is_its_end(start_server: Any, log: Any) -> None:
+def test_an_outage_is_logged_once_and_so_is_its_end(start_server: Any, log: Any) -> None:
     server, told = start_server(), Told()
     door = Meddler(server.port)
     with redis.Redis(port=door.port) as client, redislock.Locks(client, lease=30, hooks=told) as locks:
@@ -120,7 +120,7 @@ def test_a_lock_that_a_task_takes_twice_is_named(server: Any, log: Any) -> None:
 
 
 @pytest.mark.parametrize("names", [["k"], ["k", "l"]], ids=["one", "many"])
-def test_a_long_wait_is_told_at_each_doubling_with_who_holds_it(
+def test_a_long_wait_is_logged_at_each_doubling_with_its_holder(
     names: list[str], server: Any, client: redis.Redis, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_watch, "_LONG", 1.5)

@@ -71,7 +71,7 @@ def test_info_tells_who_holds_and_who_waits(locks: redislock.Locks) -> None:
         assert readers is not None and readers.kind == "shared"
 
 
-def test_a_ping_tells_the_version(locks: redislock.Locks, server: Any, start_server: Any) -> None:
+def test_a_ping_returns_the_version(locks: redislock.Locks, server: Any, start_server: Any) -> None:
     assert locks.ping() == server.info("redislock")["redislock_version"]
     bare = start_server(with_module=False)
     with redislock.Locks(redis.Redis(port=bare.port)) as others:

@@ -61,7 +61,7 @@ def test_a_grant_that_is_swallowed_is_found(meddler: Any, client: redis.Redis) -
 
 
 @pytest.mark.timeout(90)
-def test_a_wait_makes_no_more_than_two_connections_and_keeps_its_place(meddler: Any, client: redis.Redis) -> None:
+def test_a_wait_makes_at_most_two_connections_and_keeps_its_place(meddler: Any, client: redis.Redis) -> None:
     client.execute_command("LOCK.ACQUIRE", "a", "somebody", "PX", 60_000)
     with redis.Redis(port=meddler.port) as through, redislock.Locks(through) as locks:
         thread, got = waits(locks, 60)

@@ -48,7 +48,7 @@ def test_a_lock_stays_taken_after_its_release(locks: redislock.Locks, client: re
     client.delete("s", "a", "b")
 
 
-def test_a_lock_is_free_when_that_time_is_over(locks: redislock.Locks, client: redis.Redis) -> None:
+def test_a_lock_is_free_after_that_time(locks: redislock.Locks, client: redis.Redis) -> None:
     began = time.monotonic()
     locks.lock("k", lease=0.5, min_hold=1.5).acquire().release()
     locks.lock("k", wait=30).acquire().release()

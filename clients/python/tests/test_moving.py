@@ -103,7 +103,7 @@ def test_a_waiter_follows_the_address(moving: Moving, names: list[str]) -> None:
     asyncio.run(run())
 
 
-def test_a_leader_goes_on_to_lead(moving: Moving) -> None:
+def test_a_leader_continues_to_lead(moving: Moving) -> None:
     reasons: list[str] = []
     elected = threading.Event()
     with redis.Redis(port=moving.port) as client, redislock.Locks(client, lease=6) as locks:

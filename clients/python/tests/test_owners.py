@@ -59,9 +59,7 @@ def test_a_task_that_was_cancelled_is_tried_again_at_once(
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def test_a_request_in_doubt_is_not_given_up_behind_the_next_of_the_same_owner(
-    client: redis.Redis, meddler: Any
-) -> None:
+def test_a_request_in_doubt_is_not_given_up_after_the_next_of_the_same_owner(client: redis.Redis, meddler: Any) -> None:
     with redislock.Locks(redis.Redis(port=meddler.port), lease=60) as locks:
         fail_unheard(meddler, lambda: locks.lock("k", owner="task-7", wait=0.1).acquire())
         hold = locks.lock("k", owner="task-7", wait=5).acquire()
@@ -86,7 +84,7 @@ def test_a_token_of_redis_py_s_lock_can_be_used_again(client: redis.Redis, meddl
     mine.close()
 
 
-def test_asyncio_does_not_give_up_a_doubt_behind_the_next_request(client: redis.Redis, meddler: Any) -> None:
+def test_asyncio_does_not_give_up_a_doubt_after_the_next_request(client: redis.Redis, meddler: Any) -> None:
     async def run() -> None:
         async with asyncio_locks(meddler.port, lease=60) as locks:
             meddler.drop(asks, then="silent")
@@ -160,7 +158,7 @@ def test_a_release_that_failed_does_not_end_the_next_hold_of_the_same_owner(clie
 
 
 @pytest.mark.parametrize("wait", [0, 0.2, None])
-def test_a_reader_that_asks_to_write_is_refused_and_goes_on_reading(wait: float | None, client: redis.Redis) -> None:
+def test_a_reader_that_asks_to_write_is_refused_and_keeps_reading(wait: float | None, client: redis.Redis) -> None:
     with redislock.Locks(client, lease=60) as locks:
         with locks.read("k").acquire(), locks.read("k", owner="task-7") as hold:
             with pytest.raises(redislock.AlreadyHeldError, match=r"LOCKHELD 'k' .* release every key"):

@@ -53,7 +53,7 @@ def test_each_distribution_takes_a_lock_in_a_fresh_environment(kind: str, server
     assert names - {"pip", "setuptools"} <= {"redis", "redislock", "async-timeout"}, "one dependency"
 
 
-def test_the_source_distribution_has_what_it_needs_and_no_more() -> None:
+def test_the_source_distribution_has_exactly_what_it_needs() -> None:
     (source,) = DISTRIBUTIONS.glob("*.tar.gz")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

@@ -79,7 +79,7 @@ def test_independent_servers_lose_a_lock_that_was_overwritten(start_server: Any)
         client.close()
 
 
-def test_a_loss_is_told_though_the_server_refuses_the_release(refusing: Any) -> None:
+def test_a_loss_is_reported_though_the_server_refuses_the_release(refusing: Any) -> None:
     server, refuse = refusing
     with locks_of(server.port, lease=1) as locks:
         with pytest.raises(redislock.LockLostError, match="deadline"), locks.lock("k") as hold:

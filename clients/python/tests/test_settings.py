@@ -37,7 +37,7 @@ def test_a_lease_is_a_number(kind: Any, client: Any) -> None:
 
 
 @pytest.mark.parametrize("needed", [None, "none", ssl.CERT_NONE])
-def test_a_certificate_that_nobody_looks_at(needed: Any) -> None:
+def test_a_certificate_that_is_not_verified(needed: Any) -> None:
     context = settings_of(redis.Redis(ssl=True, ssl_cert_reqs=needed)).login.tls
     assert context is not None and context.verify_mode is ssl.CERT_NONE and not context.check_hostname
     kinds: list[dict[str, Any]] = [{}, {"ssl_check_hostname": True}, {"ssl_check_hostname": False}]

@@ -232,7 +232,7 @@ def test_a_provider_that_fails_for_good_is_the_cause(wait: float, start_server: 
 
 
 @pytest.mark.timeout(60)
-def test_a_wait_goes_on_while_the_provider_fails(start_server: Any) -> None:
+def test_a_wait_continues_while_the_provider_fails(start_server: Any) -> None:
     server = with_password(start_server)
     is_sealed = threading.Event()
     provider = Provider(lambda _: is_sealed.is_set())

@@ -38,7 +38,7 @@ def test_a_lock_is_held_and_given_up(locks: redislock.Locks, client: redis.Redis
         locks.check_token("invoice:42", hold.token)
 
 
-def test_a_wait_that_is_over_says_so(locks: redislock.Locks) -> None:
+def test_a_wait_that_has_ended_says_so(locks: redislock.Locks) -> None:
     with locks.lock("k").acquire():
         began = time.monotonic()
         with pytest.raises(redislock.LockTimeoutError), locks.lock("k", wait=0.2):
@@ -72,7 +72,7 @@ def test_the_body_s_own_error_is_not_hidden(locks: redislock.Locks, client: redi
     assert not client.exists("k")
 
 
-def test_a_loss_is_told_once_by_the_server(locks: redislock.Locks, client: redis.Redis) -> None:
+def test_a_loss_is_reported_once_by_the_server(locks: redislock.Locks, client: redis.Redis) -> None:
     told: list[str] = []
     hold = locks.lock("k", lease=60).acquire()
     hold.on_lost(told.append)
@@ -268,7 +268,7 @@ def test_ten_thousand_locks_leave_nothing(locks: redislock.Locks, client: redis.
     assert client.dbsize() == 0
 
 
-def test_locks_that_nobody_has_any_more_end_their_connections(server: Any, client: redis.Redis) -> None:
+def test_unreferenced_locks_end_their_connections(server: Any, client: redis.Redis) -> None:
     made = redislock.Locks(client)
     with made.lock("k", wait=5).acquire():
         with pytest.raises(redislock.LockTimeoutError), made.lock("k", wait=0.1):
@@ -299,7 +299,7 @@ def test_closing_gives_up_all(server: Any, client: redis.Redis) -> None:
     eventually(lambda: server.info("redislock")["redislock_waiters"] == "0", "nobody waits")
 
 
-def test_closing_is_told_to_those_who_hold(client: redis.Redis) -> None:
+def test_closing_is_reported_to_holders(client: redis.Redis) -> None:
     made, told = redislock.Locks(client), list[str]()
     with pytest.raises(redislock.LockLostError, match="close"), made.lock("k") as hold:
         hold.on_lost(told.append)
@@ -383,7 +383,7 @@ def test_a_hold_can_be_used_as_a_block(locks: redislock.Locks, client: redis.Red
     assert client.execute_command("LOCK.FENCE", "k") is None
 
 
-def test_no_block_runs_under_a_hold_that_is_over(locks: redislock.Locks, client: redis.Redis) -> None:
+def test_no_block_runs_under_a_hold_that_has_ended(locks: redislock.Locks, client: redis.Redis) -> None:
     given_up, lost = locks.lock("k").acquire(), locks.lock("j").acquire()
     given_up.release()
     client.delete("j")
@@ -393,7 +393,7 @@ def test_no_block_runs_under_a_hold_that_is_over(locks: redislock.Locks, client:
             raise AssertionError("the block has run")
 
 
-def test_a_loss_stands_beside_the_error_of_the_body(locks: redislock.Locks, client: redis.Redis) -> None:
+def test_a_loss_is_noted_on_the_error_of_the_body(locks: redislock.Locks, client: redis.Redis) -> None:
     with pytest.raises(ValueError, match="its own") as raised, locks.lock("k") as hold:
         client.delete("k")
         eventually(lambda: hold.lost is not None, "it is lost")

@@ -26,7 +26,7 @@ with redislock.Locks(redis.Redis(port={port}), lease=1) as locks, locks.adopt({t
 """
 
 
-def test_a_hold_goes_on_in_another_process(server: Any, client: redis.Redis) -> None:
+def test_a_hold_continues_in_another_process(server: Any, client: redis.Redis) -> None:
     with redislock.Locks(client, lease=1) as locks:
         with locks.many(["a", "b"]) as hold:
             ticket = hold.detach(20)

@@ -437,7 +437,7 @@ def test_a_socket_of_the_machine(start_server: Any, tmp_path: Any) -> None:
         hold.release()
 
 
-def test_a_server_that_lets_nobody_wait_for_long(start_server: Any) -> None:
+def test_a_wait_longer_than_the_servers_max_wait(start_server: Any) -> None:
     server = start_server(module_arguments=("max-wait", 300))
     with redislock.Locks(redis.Redis(port=server.port)) as locks, locks.lock("k").acquire():
         server.admin("CONFIG", "RESETSTAT")

@@ -104,7 +104,7 @@ async fn a_hold_that_moves_is_renewed_on_its_new_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_names_a_node_of_a_cluster_as_a_server_is_told_at_once() {
+async fn a_node_of_a_cluster_named_as_a_server_fails_at_once() {
     let cluster = Cluster::start().await;
     // "foo" is in a slot of the second node.
     let locks = cluster.nodes[0].locks();

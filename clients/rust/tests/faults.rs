@@ -205,7 +205,7 @@ async fn a_lock_that_was_written_over_is_lost_though_its_release_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_asks_to_write_is_refused_and_goes_on_reading() {
+async fn a_reader_that_asks_to_write_is_refused_and_keeps_reading() {
     let server = Server::start();
     let locks = server.locks();
     let read = locks.read("k").owner("task-7").acquire().await.unwrap();

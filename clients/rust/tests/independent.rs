@@ -16,7 +16,7 @@ fn is_unreached(error: &Error) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_servers_that_are_down_is_told_so() {
+async fn an_acquire_from_servers_that_are_down_says_so() {
     let three = Locks::builder().independent(NOWHERE).build().unwrap();
     let fenced = three.check_token("k", 1).await.unwrap_err();
     assert!(is_unreached(&fenced), "{fenced}");
@@ -47,7 +47,7 @@ async fn a_majority_answers_for_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_majority_without_the_module_is_told_at_once() {
+async fn a_majority_without_the_module_fails_at_once() {
     let servers = [Server::start(), Server::bare(), Server::bare()];
     let locks = independent(servers.each_ref());
     let lock = locks.lock("k").lease(LEASE);
@@ -125,7 +125,7 @@ fn token_in(time: Duration) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_that_give_the_same_token_are_told_apart() {
+async fn servers_that_give_the_same_token_are_distinguished() {
     let servers = [Server::start(), Server::start(), Server::start()];
     let mut last = token_in(PATIENCE);
     servers.iter().for_each(|server| raise(server, last));

@@ -23,7 +23,7 @@ async fn a_leader_that_is_dropped_resigns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_stands_is_told_what_makes_no_sense() {
+async fn senseless_options_of_a_leader_are_refused() {
     let server = Server::start();
     let locks = server.locks();
     for candidate in [locks.leader("job").lease(Duration::from_millis(10)), locks.leader("")] {
@@ -36,7 +36,7 @@ async fn who_stands_is_told_what_makes_no_sense() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_refuses_is_told_once_and_tried_again() {
+async fn a_refusal_by_the_server_is_reported_once_and_tried_again() {
     let server = Server::bare();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let told = heard.clone();
@@ -73,7 +73,7 @@ async fn a_panic_of_the_work_gives_the_lock_up_and_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_to_be_elected_is_told_that_the_locks_are_closed() {
+async fn a_candidate_learns_that_the_locks_are_closed() {
     let server = Server::start();
     let (locks, other) = (server.locks(), server.locks());
     let first = other.leader("job").on_elected(async |_| pending().await).stand().unwrap();

@@ -125,7 +125,7 @@ async fn tasks_of_many_threads_are_served_one_after_the_other_without_delay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loss_is_told_at_once_and_ends_the_work() {
+async fn a_loss_is_reported_at_once_and_ends_the_work() {
     let server = Server::start();
     let locks = server.locks();
     let guard = locks.lock("k").acquire().await.unwrap();
@@ -142,7 +142,7 @@ async fn a_loss_is_told_at_once_and_ends_the_work() {
 }
 
 #[tokio::test]
-async fn work_does_not_begin_when_the_hold_is_over() {
+async fn work_does_not_begin_after_the_hold_has_ended() {
     let server = Server::start();
     let locks = server.locks();
     let released = locks.lock("released").acquire().await.unwrap();
@@ -245,7 +245,7 @@ async fn close_gives_up_all_tells_holders_and_refuses_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_granted_while_the_locks_are_closed_is_told_and_given_up() {
+async fn a_grant_while_the_locks_are_closed_is_reported_and_given_up() {
     struct Slow(Arc<AtomicU64>);
     impl Hooks for Slow {
         fn granted(&self, _: &str, _: Duration) {
@@ -324,7 +324,7 @@ fn run_renews_what_is_held_when_another_runtime_ends() {
 }
 
 #[test]
-fn a_loss_is_told_when_another_runtime_has_ended() {
+fn a_loss_is_reported_when_another_runtime_has_ended() {
     let server = Server::start();
     let (runtime, _locks, guard) = held_when_the_first_runtime_ends(&server, 3 * SECOND);
     server.ask::<i64>(&["DEL", "k"]);

@@ -97,7 +97,7 @@ async fn an_outage_is_logged_once_at_its_begin_and_once_at_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loss_is_logged_with_its_cause_and_an_error_if_nobody_is_told() {
+async fn a_loss_is_logged_with_its_cause_and_as_an_error_without_a_listener() {
     assert!(lines(Level::WARN, "'told'").is_empty());
     let mut server = Server::start();
     let (locks, address) = (server.locks(), format!("127.0.0.1:{}", server.port));

@@ -30,7 +30,7 @@ fn recording() -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_stays_taken_after_its_release_until_its_least_hold_is_over() {
+async fn a_lock_stays_taken_after_its_release_until_its_least_hold_ends() {
     let server = Server::start();
     let locks = server.locks();
     let guard = locks.lock("k").min_hold(MINUTE).acquire().await.unwrap();
@@ -58,7 +58,7 @@ async fn a_lock_stays_taken_after_its_release_until_its_least_hold_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_is_free_when_its_least_hold_is_over() {
+async fn a_lock_is_free_when_its_least_hold_has_ended() {
     let server = Server::start();
     let (locks, began) = (server.locks(), Instant::now());
     let lock = locks.lock("k").lease(MINUTE).min_hold(1500 * SECOND / 1000);
@@ -96,7 +96,7 @@ async fn each_request_asks_for_what_is_left_of_the_least_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renewals_ask_for_the_lease_again_when_the_least_hold_is_over() {
+async fn renewals_ask_for_the_lease_again_when_the_least_hold_has_ended() {
     let server = recording();
     let locks = Locks::builder().server(server.url()).lease(SECOND).build().unwrap();
     let (least, began) = (6 * SECOND, Instant::now());
@@ -137,7 +137,7 @@ async fn a_release_that_is_not_answered_leaves_the_lock_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_least_hold_that_nobody_can_keep_is_refused() {
+async fn a_least_hold_that_cannot_be_kept_is_refused() {
     let servers = [Server::start(), Server::start(), Server::start()];
     let locks = servers[0].locks();
     let group = independent(servers.each_ref());

@@ -88,7 +88,7 @@ async fn an_owner_that_stands_for_another_one_each_time_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_nobody_ever_had_is_fenced() {
+async fn a_token_that_was_never_issued_is_fenced() {
     let server = Server::start();
     for token in [0, 1, 1 << 53, u64::MAX] {
         let told = server.locks().check_token("k", token).await;

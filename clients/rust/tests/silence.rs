@@ -128,7 +128,7 @@ async fn a_proxy_without_hello_is_not_taken_for_a_missing_module() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_does_not_exist_is_told_at_once() {
+async fn a_database_that_does_not_exist_is_reported_at_once() {
     let server = Server::start();
     let locks = Locks::open(format!("{}/4711", server.url())).unwrap();
     let began = Instant::now();
@@ -255,7 +255,7 @@ async fn the_longest_hold_is_not_exceeded_in_an_outage_nor_by_an_extension() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_to_raise_a_token_is_told() {
+async fn a_refusal_to_raise_a_token_is_reported() {
     let servers = [Server::start(), Server::start(), Server::start()];
     for server in &servers {
         server.ask::<String>(&["ACL", "SETUSER", "default", "-lock.renew"]);

@@ -90,7 +90,7 @@ async fn a_prefix_stands_before_each_name_on_the_server_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_owner_that_asks_for_another_mode_is_told_that_it_holds_the_lock() {
+async fn an_owner_that_asks_for_another_mode_gets_an_error_that_it_holds_the_lock() {
     let server = Server::start();
     let locks = server.locks();
     let guard = locks.read("k").owner("ann").acquire().await.unwrap();

@@ -237,7 +237,7 @@ fn values_of_a_whole_data_set_keep_the_module_until_all_are_freed() {
 }
 
 #[test]
-fn a_lock_whose_value_another_thread_has_freed_keeps_the_module_until_its_end_is_told() {
+fn a_lock_whose_value_another_thread_has_freed_keeps_the_module_until_its_end_is_published() {
     let mut world = with_clients(1);
     (0..9).for_each(|number| _ = world.number(&format!("LOCK.ACQUIRE k{number} x PX 60000")));
     world.switches("leaving", true);
@@ -318,7 +318,7 @@ fn leaving_cannot_be_called_off_where_files_keep_no_clock() {
 }
 
 #[test]
-fn a_new_append_only_file_is_told_how_far_the_tokens_are() {
+fn a_new_append_only_file_records_the_token_clock() {
     let file = |world: &World| ticks(&world.sim.inside.borrow().file);
     let mut world = World::started_as(Flags { has_aof: true, ..Flags::default() }, |_| ());
     world.connect(1);

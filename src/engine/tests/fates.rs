@@ -208,7 +208,7 @@ fn each_hold_of_a_request_for_several_has_its_own_fate() {
 }
 
 #[test]
-fn a_count_that_was_told_stays_when_the_reply_before_it_is_dropped() {
+fn a_delivered_count_stays_when_the_reply_before_it_is_dropped() {
     let mut world = with_reply_under_way(" REENTRANT");
     world.number("LOCK.ACQUIRE k bob PX 60000 REENTRANT");
     assert_eq!(held(&world), by(Mode::Exclusive, "bob", 2));
@@ -218,7 +218,7 @@ fn a_count_that_was_told_stays_when_the_reply_before_it_is_dropped() {
 }
 
 #[test]
-fn an_owner_that_adopts_what_it_was_not_told_of_counts_from_there() {
+fn an_owner_that_adopts_an_undelivered_hold_counts_from_there() {
     let mut world = with_reply_under_way(" REENTRANT");
     world.close(2);
     world.send_answers();
@@ -265,7 +265,7 @@ fn what_a_demoted_server_was_to_revoke_is_delivered() {
 }
 
 #[test]
-fn who_waits_for_replicas_is_told_at_once_when_none_are_needed_any_more() {
+fn a_wait_for_replicas_ends_at_once_when_none_are_required() {
     let mut world = that_confirms();
     let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     let renewal = world.waits(2, "LOCK.RENEW k alice PX 60000");
@@ -278,7 +278,7 @@ fn who_waits_for_replicas_is_told_at_once_when_none_are_needed_any_more() {
 }
 
 #[test]
-fn who_waited_to_count_or_to_stand_still_is_refused_at_its_turn_where_grants_are_confirmed_by_then() {
+fn a_waiter_for_reentrant_or_keepalive_is_refused_at_its_turn_if_grants_are_confirmed_by_then() {
     for (option, reason) in [("REENTRANT", COUNTED_UNCONFIRMED), ("KEEPALIVE", KEPT_UNCONFIRMED)] {
         let mut world = with_clients(4);
         world.number("LOCK.ACQUIRE k alice PX 60000");

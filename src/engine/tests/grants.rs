@@ -31,7 +31,7 @@ fn a_grant_is_replicated_as_it_was_asked_where_that_is_enough() {
 }
 
 #[test]
-fn readers_of_a_node_are_told_what_each_lock_is() {
+fn readers_of_a_node_receive_the_mode_of_each_lock() {
     let mut world = World::started_as(Flags { is_cluster: true, ..Flags::default() }, |_| ());
     world.connect(1);
     for text in [
@@ -105,7 +105,7 @@ fn a_connection_whose_answer_was_lost_is_closed() {
 }
 
 #[test]
-fn a_waiter_is_told_the_owner_that_was_minted_for_it() {
+fn a_waiter_receives_the_owner_that_was_minted_for_it() {
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.waits(2, "LOCK.ACQUIRE k * PX 30000 BLOCK 0");
@@ -118,7 +118,7 @@ fn a_waiter_is_told_the_owner_that_was_minted_for_it() {
 }
 
 #[test]
-fn a_string_that_is_renewed_lives_as_long_here_as_readers_are_told() {
+fn a_string_that_is_renewed_lives_as_long_here_as_at_readers() {
     let mut world = with_clients(1);
     world.switches("legacy-strings", true);
     world.told("SET old alice PX 30000");
@@ -177,7 +177,7 @@ fn a_grant_that_was_sent_stays_though_the_connection_closes() {
 }
 
 #[test]
-fn a_server_tells_of_its_turns_while_locks_are_passed_on() {
+fn a_server_reports_its_turns_while_locks_are_passed_on() {
     let mut world = with_clients(2);
     let is_told = |world: &World| {
         let is_told = world.sim.inside.borrow().tells_of_turns;
@@ -202,7 +202,7 @@ fn a_server_tells_of_its_turns_while_locks_are_passed_on() {
 }
 
 #[test]
-fn a_server_that_asks_replicas_tells_of_its_turns_all_the_time() {
+fn a_server_that_asks_replicas_reports_its_turns_all_the_time() {
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");

@@ -265,7 +265,7 @@ impl Life {
         if was_open {
             // The cron has not come by: the step that made work has asked for the pump.
             let view = self.primary.look(&self.lock_keys);
-            self.primary.nobody_waits_for_what_is_free(&view, HOLDERS_MAX)?;
+            self.primary.no_request_waits_for_a_free_lock(&view, HOLDERS_MAX)?;
         }
         self.applies()?;
         // After a pause the pump looks again, and the cron has what was freed elsewhere buried.
@@ -277,7 +277,7 @@ impl Life {
         let view = self.primary.look(&self.lock_keys);
         let events = std::mem::take(&mut self.primary.sim.inside.borrow_mut().published);
         self.notes.push(format!("rest: published {events:?}"));
-        self.primary.nobody_waits_for_what_is_free(&view, HOLDERS_MAX)?;
+        self.primary.no_request_waits_for_a_free_lock(&view, HOLDERS_MAX)?;
         self.primary.nobody_is_forgotten(&view)?;
         self.primary.counts_are_right(&view)?;
         let held = held_in(&view);

@@ -109,7 +109,7 @@ impl World {
     }
 
     /// Checks that no request waits for a free lock (G6), from holders and waiters alone.
-    pub(super) fn nobody_waits_for_what_is_free(&self, view: &View, holders_max: usize) -> Verdict {
+    pub(super) fn no_request_waits_for_a_free_lock(&self, view: &View, holders_max: usize) -> Verdict {
         let mut requests: BTreeMap<(u32, u64), Vec<(&At, usize)>> = BTreeMap::new();
         for (at, lock) in view {
             for (position, waiting) in lock.queue.iter().enumerate() {

@@ -123,7 +123,7 @@ fn a_lease_that_a_connection_of_another_life_kept_runs_out() {
 }
 
 #[test]
-fn a_kept_lease_stands_still_until_its_slot_is_this_nodes() {
+fn a_kept_lease_is_paused_until_its_slot_is_this_nodes() {
     // Some are looked at each time. The locks whose slots are elsewhere come last, or first.
     for elsewhere in [&NAMES[3..], &NAMES[..4]] {
         let mut world = with_kept_leases(&NAMES, true, elsewhere);

@@ -17,7 +17,7 @@ fn have_replicas(world: &World, names: &[&'static str]) {
 }
 
 #[test]
-fn a_quarantine_is_told_when_it_begins_and_when_it_is_over() {
+fn a_quarantine_is_logged_when_it_begins_and_when_it_ends() {
     let mut world = World::started_as(Flags::default(), |sim| {
         super::world::set_number(&sim.shared().settings, "quarantine", 1_000);
     });
@@ -40,7 +40,7 @@ fn a_quarantine_is_told_when_it_begins_and_when_it_is_over() {
 }
 
 #[test]
-fn nobody_need_ask_for_a_quarantine_to_be_over() {
+fn a_quarantine_ends_without_a_request() {
     let mut world = World::started_as(Flags::default(), |sim| {
         super::world::set_number(&sim.shared().settings, "quarantine", 1_000);
     });
@@ -51,7 +51,7 @@ fn nobody_need_ask_for_a_quarantine_to_be_over() {
 }
 
 #[test]
-fn a_quarantine_that_is_called_off_is_told_at_once() {
+fn a_quarantine_that_is_called_off_is_logged_at_once() {
     let mut world = World::started_as(Flags::default(), |sim| {
         super::world::set_number(&sim.shared().settings, "quarantine", 1_000);
     });
@@ -62,7 +62,7 @@ fn a_quarantine_that_is_called_off_is_told_at_once() {
 }
 
 #[test]
-fn locks_that_are_broken_from_outside_are_told_in_one_line() {
+fn locks_that_are_broken_from_outside_are_logged_in_one_line() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.told("DEL k");
@@ -95,7 +95,7 @@ fn locks_that_are_broken_from_outside_are_told_in_one_line() {
 }
 
 #[test]
-fn a_data_set_far_ahead_of_the_clock_is_told() {
+fn a_data_set_far_ahead_of_the_clock_is_logged() {
     let loaded_with = |lead_us: u64| {
         let world = World::started();
         let last = world.sim.wall_us() + lead_us;
@@ -114,7 +114,7 @@ fn a_data_set_far_ahead_of_the_clock_is_told() {
 }
 
 #[test]
-fn more_replicas_than_the_group_has_are_told_when_they_come() {
+fn more_replicas_than_the_group_has_are_logged_when_they_connect() {
     let world = with_clients(1);
     world.confirms();
     world.logged();
@@ -140,7 +140,7 @@ fn more_replicas_than_the_group_has_are_told_when_they_come() {
 }
 
 #[test]
-fn a_server_that_does_not_say_who_its_replicas_are_is_told_of_once() {
+fn a_server_that_does_not_list_its_replicas_is_logged_once() {
     let world = with_clients(1);
     world.passes_and_looks(2_000);
     world.confirms();
@@ -165,7 +165,7 @@ fn a_server_that_does_not_say_who_its_replicas_are_is_told_of_once() {
 }
 
 #[test]
-fn replicas_of_which_nobody_tells_are_found_within_a_second() {
+fn replicas_without_an_event_are_found_within_a_second() {
     let world = with_clients(1);
     world.confirms();
     assert_eq!(world.field("confirm_replicas"), Value::Number(1));
@@ -177,7 +177,7 @@ fn replicas_of_which_nobody_tells_are_found_within_a_second() {
 }
 
 #[test]
-fn a_server_that_does_not_tell_of_its_replicas_confirms_nothing() {
+fn a_server_that_does_not_report_its_replicas_confirms_nothing() {
     let world = with_clients(1);
     world.sim.inside.borrow_mut().is_deaf = true;
     world.confirms();

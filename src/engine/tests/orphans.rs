@@ -176,7 +176,7 @@ fn a_file_that_is_written_half_way_has_leases_that_run() {
 }
 
 #[test]
-fn a_command_behind_a_pause_has_leases_that_run_told_at_once() {
+fn a_command_after_a_pause_replicates_running_leases_at_once() {
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 1000 SHARED KEEPALIVE");
     world.sim.is_paused.set(true);

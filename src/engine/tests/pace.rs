@@ -29,7 +29,7 @@ fn with_leases(count: usize, clients: u64) -> World {
 }
 
 #[test]
-fn a_run_that_takes_long_lets_the_event_loop_go_on_and_comes_back() {
+fn a_long_run_of_the_pump_yields_to_the_event_loop_and_comes_back() {
     let mut world = with_leases(40, 1);
     world.passes(1_005);
     world.sim.us_per_look.set(300);
@@ -63,7 +63,7 @@ fn a_run_does_all_that_there_is_time_for() {
 }
 
 #[test]
-fn behind_a_mountain_of_leases_nobody_waits_longer_than_asked_for() {
+fn waiters_time_out_before_a_backlog_of_expired_leases() {
     let mut world = with_leases(40, 2);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 1001");
@@ -156,7 +156,7 @@ fn a_lock_freed_by_another_thread_lets_its_waiters_in() {
 }
 
 #[test]
-fn a_grant_that_nobody_was_told_of_is_taken_back_before_leases_end() {
+fn an_undelivered_grant_is_revoked_before_leases_end() {
     let mut world = with_clients(3);
     world.number("LOCK.ACQUIRE lease alice PX 1000");
     world.number("LOCK.ACQUIRE k alice PX 30000");
@@ -301,7 +301,7 @@ fn nothing_that_happens_meanwhile_finds_those_who_are_sent_away() {
 }
 
 #[test]
-fn who_waits_anew_is_served_while_others_are_sent_away_from_two_terms() {
+fn a_new_waiter_is_served_while_waiters_of_two_earlier_terms_are_rejected() {
     let (mut world, mut first) = with_waiters(5);
     takes_role(&world, true);
     takes_role(&world, false);

@@ -141,7 +141,7 @@ fn what_another_module_calls_neither_waits_for_a_lock_nor_for_replicas() {
 }
 
 #[test]
-fn a_renewal_that_changes_nothing_waits_for_nobody() {
+fn a_renewal_that_changes_nothing_waits_for_no_replica() {
     let mut world = that_confirms();
     assert_eq!(world.number("LOCK.RENEW k alice PX 30000"), 0);
     world.told("SET text t");
@@ -180,7 +180,7 @@ fn a_hold_that_was_not_bound_is_bound_when_its_owner_asks_again() {
 }
 
 #[test]
-fn nobody_waits_where_nobody_can_be_blocked() {
+fn no_request_waits_if_its_client_cannot_be_blocked() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     assert_eq!(world.told_as(WITHIN_A_SCRIPT, words("LOCK.ACQUIRE k bob PX 30000 BLOCK 0")), [PartBuf::Null]);
@@ -237,7 +237,7 @@ fn a_quarantine_that_is_set_while_somebody_waits_bounds_its_lease() {
 }
 
 #[test]
-fn nobody_is_let_in_while_nothing_is_written() {
+fn no_request_is_granted_while_writes_are_refused() {
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 1000");
     world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
@@ -252,7 +252,7 @@ fn nobody_is_let_in_while_nothing_is_written() {
 }
 
 #[test]
-fn nobody_is_let_in_while_nothing_can_be_confirmed() {
+fn no_request_is_granted_while_nothing_can_be_confirmed() {
     let mut world = that_confirms();
     world.sets("quarantine", 0);
     world.sets("quarantine", 1);
@@ -272,7 +272,7 @@ fn nobody_is_let_in_while_nothing_can_be_confirmed() {
 }
 
 #[test]
-fn a_grant_that_nobody_can_confirm_fails_at_once() {
+fn a_grant_that_cannot_be_confirmed_fails_at_once() {
     let mut world = with_clients(1);
     world.sim.shared().holds_back.set(true);
     let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
@@ -309,7 +309,7 @@ fn a_wait_for_a_replica_that_leaves_fails_at_once() {
 }
 
 #[test]
-fn a_renewal_that_a_replica_leaves_unconfirmed_is_told_at_once() {
+fn a_renewal_that_a_replica_leaves_unconfirmed_fails_at_once() {
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     assert!(world.rests());

@@ -8,7 +8,7 @@ use crate::engine::flags::Flags;
 const WRONG_TYPE: &str = "WRONGTYPE";
 
 #[test]
-fn fence_tells_the_live_token_or_whether_this_one_is() {
+fn fence_returns_the_live_token_or_whether_this_one_is() {
     let mut world = with_clients(1);
     assert_eq!(world.told("LOCK.FENCE k"), [PartBuf::Null]);
     let token = world.number("LOCK.ACQUIRE k alice PX 30000");
@@ -92,7 +92,7 @@ fn info_tells_how_many_may_hold_a_semaphore() {
 }
 
 #[test]
-fn a_string_that_counts_as_a_lock_is_told_with_its_owner() {
+fn a_string_that_counts_as_a_lock_is_shown_with_its_owner() {
     let mut world = with_clients(1);
     world.told("SET old alice PX 30000");
     assert!(world.error("LOCK.INFO old").starts_with(WRONG_TYPE));

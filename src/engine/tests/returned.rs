@@ -39,7 +39,7 @@ fn holds(world: &World) -> bool {
 }
 
 #[test]
-fn a_grant_that_nobody_confirms_is_not_revoked_when_its_lock_has_come_back() {
+fn an_unconfirmed_grant_is_not_revoked_when_its_lock_has_come_back() {
     // G1: another owner would have been granted the lock.
     for is_streamed in [false, true] {
         let (mut world, grant, token) = granted();

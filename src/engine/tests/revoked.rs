@@ -119,7 +119,7 @@ fn what_was_to_be_revoked_while_the_cluster_was_down_is_revoked_when_it_is_up_ag
 }
 
 #[test]
-fn a_grant_that_nobody_confirms_nor_hears_of_while_the_cluster_is_down_is_revoked_later() {
+fn an_unconfirmed_undelivered_grant_while_the_cluster_is_down_is_revoked_later() {
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
     goes_when_the_cluster_is_up(&mut world, 1, "alice");
@@ -142,7 +142,7 @@ fn an_owner_that_asks_again_when_the_cluster_is_up_keeps_what_was_to_be_revoked(
 }
 
 #[test]
-fn what_is_to_be_revoked_of_a_lock_that_left_with_its_slot_is_forgotten_when_it_is_gone() {
+fn pending_revocations_of_a_lock_that_left_with_its_slot_are_forgotten_when_it_is_removed() {
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
     world.sim.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
@@ -156,7 +156,7 @@ fn what_is_to_be_revoked_of_a_lock_that_left_with_its_slot_is_forgotten_when_it_
 }
 
 #[test]
-fn a_grant_that_nobody_hears_of_is_revoked_when_the_cluster_is_up_again() {
+fn an_undelivered_grant_is_revoked_when_the_cluster_is_up_again() {
     // G8
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 60000");
@@ -166,7 +166,7 @@ fn a_grant_that_nobody_hears_of_is_revoked_when_the_cluster_is_up_again() {
 }
 
 #[test]
-fn readers_are_told_of_a_lease_that_runs_though_the_cluster_was_down_when_its_connection_closed() {
+fn readers_receive_a_running_lease_though_the_cluster_was_down_when_its_connection_closed() {
     // G13
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 60000 KEEPALIVE");
@@ -186,7 +186,7 @@ fn readers_are_told_of_a_lease_that_runs_though_the_cluster_was_down_when_its_co
 }
 
 #[test]
-fn an_owner_that_asks_again_before_that_is_told_and_keeps_it() {
+fn an_owner_that_asks_again_before_that_receives_and_keeps_it() {
     // G1: an owner that receives a grant has the lock.
     for request in ["LOCK.ACQUIRE k alice PX 30000", "LOCK.RENEW k alice PX 30000"] {
         let mut world = that_confirms();
@@ -209,7 +209,7 @@ fn nothing_counts_and_no_token_is_raised_where_grants_are_confirmed() {
 
 /// Returns whether an owner still holds the lock that the reply to its second request names, though the first one was
 /// given up.
-fn keeps_what_a_later_request_is_told_of() -> bool {
+fn keeps_the_hold_of_a_later_request() -> bool {
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     let again = world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
@@ -222,8 +222,8 @@ fn keeps_what_a_later_request_is_told_of() -> bool {
 #[test]
 fn a_hold_is_not_revoked_while_a_later_request_waits_for_it() {
     // G1: an owner that receives a grant has the lock.
-    assert!(keeps_what_a_later_request_is_told_of());
-    assert!(!without(Some(Rule::Outstanding), keeps_what_a_later_request_is_told_of), "the rule is left out");
+    assert!(keeps_the_hold_of_a_later_request());
+    assert!(!without(Some(Rule::Outstanding), keeps_the_hold_of_a_later_request), "the rule is left out");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn replicas_are_not_asked_while_slots_leave_as_a_whole() {
 }
 
 #[test]
-fn readers_are_told_of_a_lease_that_is_cut_though_nothing_can_be_confirmed() {
+fn readers_receive_a_cut_lease_though_nothing_can_be_confirmed() {
     // G13: a replica that is promoted then would keep a lock for a client that is gone.
     for refuses_writes in [false, true] {
         let mut world = that_confirms();
@@ -302,7 +302,7 @@ fn readers_are_told_of_a_lease_that_is_cut_though_nothing_can_be_confirmed() {
 }
 
 #[test]
-fn a_rule_that_was_changed_refuses_nobody_and_warns_of_nothing() {
+fn a_rule_that_was_changed_refuses_no_request_and_warns_of_nothing() {
     let mut world = that_confirms();
     cannot_revoke(&mut world);
     let _ = world.logged();
@@ -352,7 +352,7 @@ fn confirming(world: &World, handles: &[u64]) -> usize {
 }
 
 #[test]
-fn grants_that_fail_together_are_told_some_in_a_turn() {
+fn grants_that_fail_together_are_answered_some_in_a_turn() {
     // G7, G16
     for is_lost in [true, false] {
         let (mut world, handles) = with_pending(12);
@@ -379,7 +379,7 @@ fn grants_that_fail_together_are_told_some_in_a_turn() {
 }
 
 #[test]
-fn who_waits_for_replicas_of_a_server_that_is_demoted_is_told_so_some_in_a_turn() {
+fn waits_for_replicas_of_a_demoted_server_are_answered_some_in_a_turn() {
     // G7, G16
     for is_promoted in [false, true] {
         let (mut world, mut handles) = with_pending(14);

@@ -12,7 +12,7 @@ fn listens(world: &World) -> u32 {
 }
 
 #[test]
-fn a_server_tells_of_its_events_from_the_first_command_on() {
+fn a_server_delivers_its_events_from_the_first_command_on() {
     let mut world = with_clients(1);
     assert_eq!(listens(&world), 0);
     assert!(!world.sim.shared().hears_clients_only(), "nobody would tell of facts");
@@ -70,7 +70,7 @@ fn listeners_are_looked_for_once_the_first_data_set_is_loaded() {
 }
 
 #[test]
-fn where_nobody_hears_events_none_are_published() {
+fn events_are_published_only_if_they_have_a_listener() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     let before = world.sim.inside.borrow().published.len();

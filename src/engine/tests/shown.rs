@@ -132,7 +132,7 @@ fn a_payload_does_not_run_away_with_the_clock_of_tokens() {
 }
 
 #[test]
-fn a_replica_takes_what_any_primary_may_send_and_no_more() {
+fn a_replica_accepts_only_what_a_primary_may_send() {
     // G14
     let taken_after = |ms: u64| {
         let mut from = with_clients(1);

@@ -32,7 +32,7 @@ fn is_held(world: &World, name: &str) -> bool {
 }
 
 #[test]
-fn a_lease_and_a_time_to_live_that_are_over_at_once_leave_nothing() {
+fn a_lease_and_a_time_to_live_that_end_at_once_leave_nothing() {
     // G15
     let mut world = with_clients(1);
     world.send(1, 0, "LOCK.ACQUIRE c alice PX 60000");
@@ -59,7 +59,7 @@ fn a_grant_is_answered_when_the_replica_has_it() {
 }
 
 #[test]
-fn what_is_not_confirmed_is_told_and_revoked() {
+fn an_unconfirmed_grant_is_reported_and_revoked() {
     // G8
     let mut world = that_confirms();
     let handle = later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
@@ -156,7 +156,7 @@ fn a_client_that_is_unblocked_leaves_at_once_and_lets_others_in() {
 }
 
 #[test]
-fn a_client_that_is_unblocked_before_replicas_confirm_is_told_so() {
+fn a_client_that_is_unblocked_before_replicas_confirm_gets_an_error() {
     let mut world = that_confirms();
     let handle = later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
     world.unblock(1);
@@ -166,7 +166,7 @@ fn a_client_that_is_unblocked_before_replicas_confirm_is_told_so() {
 }
 
 #[test]
-fn a_paused_replica_tells_its_new_file_of_the_tokens_after_the_pause() {
+fn a_paused_replica_records_the_tokens_in_its_new_file_after_the_pause() {
     // G13: a replica may be paused by a user, or from when it was the primary.
     let mut world = with_clients(1);
     world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000");

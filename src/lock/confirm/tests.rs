@@ -116,7 +116,7 @@ fn a_wait_is_looked_at_once_for_each_replica_however_long_another_one_is_silent(
 }
 
 #[test]
-fn too_few_replicas_are_told_at_once() {
+fn too_few_replicas_fail_at_once() {
     let mut all = primary(&[("a", 0)]);
     assert_eq!(all.wait(at(1), at(50), ALL), None);
     // And if one leaves in the middle.
@@ -160,7 +160,7 @@ fn a_new_primary_confirms_nothing_by_majority() {
 }
 
 #[test]
-fn a_group_of_one_needs_nobody() {
+fn a_group_of_one_needs_no_replica() {
     let mut all = primary(&[]);
     let wait = all.wait(at(1), at(50), Rule::All { replicas: 0 }).unwrap();
     all.sent(10);
@@ -220,7 +220,7 @@ fn an_acknowledgement_that_comes_late_is_none() {
 }
 
 #[test]
-fn a_change_that_was_missed_leaves_nobody_to_wait_for() {
+fn a_change_that_was_missed_leaves_no_replica_to_wait_for() {
     let mut all = primary(&[("a", 0)]);
     let wait = all.wait(at(1), at(50), EITHER).unwrap();
     all.sent(10);

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hold_has_no_more_to_it_because_another_one_has() {
+    fn a_hold_has_no_overflow_because_another_one_has() {
         let mut locks = Locks::default();
         let (counted, plain) = (held_by_ann(&mut locks, 1, None), held_by_ann(&mut locks, 2, None));
         let has_overflow = |locks: &Locks| [counted, plain].map(|id| locks.has_overflow(id));

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn every_hold_is_told_once_and_every_lock_ends_once() {
+    fn every_hold_is_reported_once_and_every_lock_ends_once() {
         let mut locks = Locks::default();
         let long = "a name that is longer than what a slot has room for: ".repeat(4);
         let mut names = BTreeSet::new();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_whose_lease_was_over_does_not_tell_of_the_end_of_its_lock() {
+    fn an_expired_holder_does_not_report_the_end_of_its_lock() {
         let mut locks = Locks::default();
         let holders = locks.form(Mode::Limit(5));
         for (number, lease_ms) in [(1, 100), (2, 100), (3, 0), (4, 0)] {

@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_told_apart_across_the_half_number() {
+    fn connections_are_distinguished_across_the_half_number() {
         let mut head = Head::new_zeroed_for_tests();
         for (stored, newest) in
             [(1, 1), (7, 1 << 31), ((1 << 32) - 1, (1 << 32) + 5), ((5 << 32) + 9, (6 << 32) + 8)]

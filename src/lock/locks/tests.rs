@@ -448,7 +448,7 @@ fn what_does_not_fit_into_a_record_is_counted_with_it() {
 }
 
 #[test]
-fn a_number_is_told_as_it_is_stored_and_found_again() {
+fn a_number_is_returned_as_it_is_stored_and_found_again() {
     let mut locks = Locks::default();
     assert!(locks.is_empty());
     let holders = locks.form(Mode::Shared);

@@ -173,7 +173,7 @@ fn is_noted(table: &mut Table) -> bool {
 }
 
 #[test]
-fn many_readers_come_in_some_in_a_step_and_nobody_passes_them() {
+fn many_readers_are_granted_some_in_a_step_and_no_request_passes_them() {
     let (mut world, mut key_ref) = with_waiters(150, Mode::Shared);
     let (table, mut fx) = (&mut world.table, Effects::default());
     let writer = Release { owner: &0_u32.to_le_bytes(), token: None };
@@ -261,7 +261,7 @@ fn a_search_that_has_looked_at_many_still_finds_the_one_who_waits_among_very_man
 }
 
 #[test]
-fn a_search_that_has_come_to_its_bound_looks_at_no_more_holders() {
+fn a_search_that_has_reached_its_bound_examines_no_further_holders() {
     let (writer, holders) = (1_000, 200);
     Lowered::steps(10).during(|| {
         let mut world = World::new();

@@ -61,7 +61,7 @@ fn a_holder_beyond_the_limit_ends_the_oldest_hold() {
 }
 
 #[test]
-fn nobody_holds_twice_and_no_token_is_anothers() {
+fn no_owner_holds_twice_and_no_token_is_anothers() {
     let mut reader = Reader::new();
     for (owner, number) in [(b"ann", 1), (b"bob", 2), (b"ann", 3), (b"eve", 2)] {
         assert_eq!(reader.hold(Mode::Shared, owner, number), 0);

@@ -42,7 +42,7 @@ fn names_the_next(mut table: Table, what: &str) {
 }
 
 #[test]
-fn behind_a_request_that_fails_after_its_token_was_minted_the_next_token_is_named() {
+fn a_request_that_fails_after_its_token_was_minted_makes_the_next_one_explicit() {
     for mode in [Mode::Exclusive, Mode::Shared, Mode::Limit(2)] {
         let (mut table, _) = that_counts();
         let ask = Ask { lease_ms: TOO_LONG_MS, ..ask(b"bob", mode, None) };
@@ -53,7 +53,7 @@ fn behind_a_request_that_fails_after_its_token_was_minted_the_next_token_is_name
 }
 
 #[test]
-fn behind_a_waiter_that_fails_after_its_token_was_minted_the_next_token_is_named() {
+fn a_waiter_that_fails_after_its_token_was_minted_makes_the_next_one_explicit() {
     for mode in [Mode::Exclusive, Mode::Shared] {
         let (mut table, door) = that_counts();
         let key_ref = KeyRef { existing: door, ..free(b"door") };
@@ -73,7 +73,7 @@ fn behind_a_waiter_that_fails_after_its_token_was_minted_the_next_token_is_named
 }
 
 #[test]
-fn behind_a_request_for_several_locks_that_fails_then_the_next_token_is_named() {
+fn a_request_for_several_locks_that_fails_then_makes_the_next_token_explicit() {
     let (mut table, _) = that_counts();
     let refs = [free(b"gate"), free(b"hall")];
     let mut fx = [Effects::default(), Effects::default()];

@@ -110,7 +110,7 @@ fn a_retry_moves_the_binding_of_a_grant_of_the_same_step() -> Result<(), String>
 /// Carol waits for two locks, and bob behind her for one of them, which is free. The slot of the other one leaves, and
 /// she is sent on: it is bob's turn (G6), though nothing else ever happens.
 #[test]
-fn a_waiter_behind_a_redirected_request_for_several_is_next() -> Result<(), String> {
+fn a_waiter_after_a_redirected_request_for_several_is_next() -> Result<(), String> {
     let m = At::new(0, "m");
     let short = Input::Acquire {
         at: K,
@@ -145,7 +145,7 @@ fn a_waiter_behind_a_redirected_request_for_several_is_next() -> Result<(), Stri
 /// A lease expires while the slot is elsewhere, so its end is postponed. When the slot has come back bob has the lock,
 /// and a lease that does not run while he is there. Nothing is due when the other one would have been looked at again.
 #[test]
-fn a_lease_that_stands_still_is_not_due_where_another_one_was_put_off() -> Result<(), String> {
+fn a_paused_lease_is_not_due_where_another_one_was_postponed() -> Result<(), String> {
     let kept = How { binding: Binding { is_keepalive: true, ..Binding::NONE }, ..How::PLAIN };
     let ask = |owner, lease_ms, client, how| Input::Acquire {
         at: K,
@@ -261,7 +261,7 @@ fn a_waiter_is_granted_when_a_look_at_several_locks_ends_the_lease() -> Result<(
 /// closes before the grant is delivered. Her earlier lease is paused, and must not be ended before the grant is
 /// revoked (G2, G10).
 #[test]
-fn a_hold_that_stands_still_does_so_behind_a_grant_that_is_lost() -> Result<(), String> {
+fn a_paused_hold_stays_paused_after_a_lost_grant() -> Result<(), String> {
     let (mut world, mut judge) = (World::new(1_000_000, 1_000_000), Judge::default());
     let shared = How::of(Mode::Shared);
     let kept = How { binding: Binding { is_keepalive: true, ..Binding::NONE }, ..shared };

@@ -317,7 +317,7 @@ fn check(path: &Path) -> Result<(), String> {
 }
 
 #[test]
-fn every_story_goes_as_it_is_told() -> Result<(), String> {
+fn every_story_has_its_outcome() -> Result<(), String> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/lock/tests/testdata");
     let entries = std::fs::read_dir(&folder).map_err(|error| error.to_string())?;
     let mut stories: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();

@@ -73,7 +73,7 @@ fn what_is_asked_for_again_in_a_quarantine_does_not_outlast_it_unconfirmed() {
 }
 
 #[test]
-fn what_can_be_confirmed_goes_on_in_a_quarantine() {
+fn confirmable_requests_continue_in_a_quarantine() {
     let (mut table, existing) = promoted(Mode::Exclusive);
     let token = live(&table, 20, existing[0]).expect("it is held");
     let again = plain(b"alice", Mode::Exclusive, None);
@@ -83,7 +83,7 @@ fn what_can_be_confirmed_goes_on_in_a_quarantine() {
 }
 
 #[test]
-fn an_owner_without_a_hold_waits_for_a_quarantine_or_is_told_of_it() {
+fn an_owner_without_a_hold_waits_for_a_quarantine_or_gets_its_error() {
     let (mut table, existing) = promoted(Mode::Exclusive);
     let left = Acquired::Refused(Refusal::Quarantine(40));
     let bob = |client| unconfirmable(b"bob", Mode::Exclusive, client);

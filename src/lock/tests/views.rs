@@ -162,7 +162,7 @@ fn every_deadlock_is_counted() -> Result<(), String> {
 }
 
 #[test]
-fn all_that_an_owner_holds_and_waits_for_is_told_in_order() -> Result<(), String> {
+fn holds_and_waits_of_an_owner_are_listed_in_order() -> Result<(), String> {
     let shared = How::of(Mode::Shared);
     let mut world = after(&[
         acquire(L, "ann", 1, shared),
@@ -234,7 +234,7 @@ fn it_is_known_whether_any_hold_has_a_binding() -> Result<(), String> {
 }
 
 #[test]
-fn what_a_connection_of_another_life_keeps_alive_is_told_until_it_runs() -> Result<(), String> {
+fn leases_kept_by_a_connection_of_another_life_are_listed_until_they_run() -> Result<(), String> {
     let kept = How { binding: KEPT, ..How::PLAIN };
     let lock_keys = [K, At::new(0, "m"), At::new(0, "n")];
     let mut world = after(&[])?;
@@ -272,7 +272,7 @@ fn what_a_connection_of_another_life_keeps_alive_is_told_until_it_runs() -> Resu
 }
 
 #[test]
-fn a_value_that_nobody_holds_is_forgotten_at_once_and_no_other_one() -> Result<(), String> {
+fn a_value_without_a_hold_is_forgotten_at_once_and_no_other_one() -> Result<(), String> {
     let world = after(&[acquire(K, "ann", 1, How::PLAIN)])?;
     let held = lock_at(&world, K)?;
     assert!(!world.server.table_mut().forget_free(held));
@@ -386,7 +386,7 @@ fn let_go_step_by_step() -> Result<(), String> {
 }
 
 #[test]
-fn what_readers_are_to_be_told_of_a_closed_connection_does_not_pile_up() -> Result<(), String> {
+fn records_of_a_closed_connection_do_not_pile_up() -> Result<(), String> {
     const HOLDS: usize = 500;
     let mut world = after(&[])?;
     let how = How { binding: Binding { ephemeral_ms: Some(5), ..Binding::NONE }, ..How::PLAIN };
@@ -413,7 +413,7 @@ fn what_readers_are_to_be_told_of_a_closed_connection_does_not_pile_up() -> Resu
 }
 
 #[test]
-fn a_quarantine_is_told_to_its_last_millisecond() {
+fn a_quarantine_is_reported_to_its_last_millisecond() {
     let mut table = Table::default();
     let at = |ms: u64| Moment(1_000_000 + ms * 1_000);
     assert_eq!(table.quarantine_left_ms(at(0)), None);
@@ -431,7 +431,7 @@ fn a_quarantine_is_told_to_its_last_millisecond() {
 }
 
 #[test]
-fn how_far_tokens_are_ahead_of_the_wall_clock_is_told() -> Result<(), String> {
+fn the_lead_of_tokens_over_the_wall_clock_is_reported() -> Result<(), String> {
     let mut table = Table::default();
     assert_eq!(table.token_lead_us(0), 0);
     table.clock().raise(Token::new(5_000).ok_or("no token")?);

@@ -124,7 +124,7 @@ mod tests {
 
     /// G13: a snapshot of more holders than places is one that no server reads back.
     #[test]
-    fn a_full_semaphore_that_is_told_of_one_more_holder_ends_the_oldest() {
+    fn a_full_semaphore_with_a_record_of_one_more_holder_ends_the_oldest() {
         let mut replica = Replica::default();
         for hold in [[b"5", b"x"], [b"7", b"y"], [b"6", b"z"]] {
             assert!(replica.told(b"a", &[b"HOLD", hold[0], b"5000", hold[1], b"2", b"1", b"NO", b"NO"]));

@@ -45,7 +45,7 @@ fn played(script: &str) -> String {
 }
 
 #[test]
-fn a_script_of_one_grant_is_told_as_it_happens() {
+fn a_script_of_one_grant_is_printed_as_it_happens() {
     let text = played("round\nsend\t1\t0\tLOCK.ACQUIRE\ta\to1\tPX\t999\n");
     let told: Vec<&str> = text.lines().filter(|line| !line.starts_with("info")).collect();
     let step = told.iter().position(|line| line.starts_with("step\t2")).expect("the second step");

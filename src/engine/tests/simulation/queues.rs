@@ -241,7 +241,7 @@ impl Group {
     /// is known here. A request has its turn on two conditions. Only owners that have a reservation and let it pass
     /// are ahead of it. There is also room alongside all holders and all those reservations. A request for several
     /// locks must have its turn at each of them.
-    pub(super) fn nobody_waits_for_what_is_free(&mut self, n: usize) -> Verdict {
+    pub(super) fn no_request_waits_for_a_free_lock(&mut self, n: usize) -> Verdict {
         if self.nodes[n].waits.is_empty() || self.is_quarantined(n) {
             return Ok(());
         }

@@ -81,7 +81,7 @@ impl Group {
         if waits_to_look && self.nodes[n].table(|table| table.has_tasks()) {
             return Ok(());
         }
-        self.nobody_waits_for_what_is_free(n)
+        self.no_request_waits_for_a_free_lock(n)
     }
 
     /// Checks that the events published of each lock since the server was last at rest can have led from the holds of

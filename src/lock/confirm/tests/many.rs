@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn of_many_that_fail_together_some_are_over_at_a_time() {
+fn waits_that_fail_together_end_some_at_a_time() {
     for is_lost in [true, false] {
         let mut all = primary(&[("a", 0), ("b", 0)]);
         let waits: Vec<_> = (0..5).map(|_| all.wait(at(1), at(50), ALL).expect("both are there")).collect();
@@ -27,7 +27,7 @@ fn of_many_that_fail_together_some_are_over_at_a_time() {
 }
 
 #[test]
-fn who_was_hopeless_is_confirmed_if_nobody_is_needed_any_more() {
+fn a_hopeless_wait_is_confirmed_if_no_replica_is_required() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
     let waits = [1, 2].map(|_| all.wait(at(1), at(50), ALL).expect("both are there"));
     all.sent(40);

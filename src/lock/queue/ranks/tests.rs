@@ -158,7 +158,7 @@ fn a_reservation_that_is_asked_for_again_keeps_its_turn_and_one_that_waits_inste
 }
 
 #[test]
-fn slots_are_given_anew_only_when_a_queue_has_doubled() {
+fn slots_are_reassigned_only_when_a_queue_has_doubled() {
     let mut queues = Queues::default();
     let (mut slots, mut times) = (0, 0);
     for owner in 1..=1_000 {
