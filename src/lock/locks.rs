@@ -4,6 +4,7 @@
 //! a [`wheel`]. Nothing of that shows outside: here are [`Locks`], and the views [`Lock`] and [`Hold`].
 
 mod bindings;
+mod check;
 mod detached;
 mod going;
 mod hold;

@@ -3,7 +3,7 @@
 use super::id::LockId;
 use super::overflow::{BoundHolds, Overflow};
 use super::record::Flag;
-use super::state::Locks;
+use super::state::{Locks, tick};
 use super::terms::NewHold;
 use crate::lock::types::{Binding, ClientId, Moment};
 
@@ -104,17 +104,6 @@ impl Locks {
             }
         }
         !was.is_paused() && binding.is_paused()
-    }
-
-    /// Continues a replicated hold as its primary describes it: with this lease, and this binding to a
-    /// connection there.
-    pub fn go_on_as_replicated(&mut self, id: LockId, now: Moment, lease_ms: u64, binding: Binding) {
-        self.put_on_wheel(id);
-        self.leases.remove(&mut self.records, id.index());
-        self.change_overflow(id, |overflow| {
-            (overflow.binding, overflow.lease_ms, overflow.bound_to) = (binding, 0, None)
-        });
-        self.extend(id, now, lease_ms);
     }
 
     /// A connection has closed. Returns the holds that are bound to it, each for [`Self::unbind`].
@@ -230,6 +219,18 @@ impl Locks {
     #[must_use]
     pub const fn has_bindings(&self) -> bool {
         self.overflows.has_bindings()
+    }
+
+    /// The lease ends at this moment, to the microsecond.
+    pub(super) fn set_until(&mut self, id: LockId, now: Moment, until_us: u64) {
+        if self.is_paused(id) {
+            return;
+        }
+        self.leases.remove(&mut self.records, id.index());
+        if let Some(head) = self.head_mut(id) {
+            head.set_until_us(until_us);
+        }
+        self.leases.insert(&mut self.records, id.index(), tick(until_us), now.0 / 1_000);
     }
 }
 

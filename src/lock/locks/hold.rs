@@ -228,6 +228,21 @@ impl Locks {
             Some((self.id(index, head.generation()), Lock { locks: self, index, head, tail }))
         })
     }
+
+    pub(super) const fn id(&self, index: u32, generation: u8) -> LockId {
+        LockId::new(self.epoch, index, generation)
+    }
+
+    #[inline]
+    pub(super) fn head(&self, id: LockId) -> Option<(&Head, &[u8])> {
+        self.records.head(id.index()).filter(|(head, _)| id.has_generation(self.epoch, head.generation()))
+    }
+
+    #[inline]
+    pub(super) fn head_mut(&mut self, id: LockId) -> Option<&mut Head> {
+        let set = self.epoch;
+        self.records.head_mut(id.index()).filter(|head| id.has_generation(set, head.generation()))
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,7 @@
 
 use super::hold::Hold;
 use super::id::LockId;
-
-use super::record::Flag;
-use super::state::{Locks, tick};
+use super::state::Locks;
 use super::terms::{Ended, NewHold};
 use crate::lock::types::{LockKey, Mode, Moment, Token};
 
@@ -262,18 +260,6 @@ impl Locks {
         }
     }
 
-    /// The lease ends at this moment, to the microsecond.
-    pub(super) fn set_until(&mut self, id: LockId, now: Moment, until_us: u64) {
-        if self.is_paused(id) {
-            return;
-        }
-        self.leases.remove(&mut self.records, id.index());
-        if let Some(head) = self.head_mut(id) {
-            head.set_until_us(until_us);
-        }
-        self.leases.insert(&mut self.records, id.index(), tick(until_us), now.0 / 1_000);
-    }
-
     /// Leaves no room for more locks from here on, for a test.
     #[cfg(test)]
     pub fn use_up_numbers(&mut self) {
@@ -286,34 +272,11 @@ impl Locks {
         self.records.0.has_room()
     }
 
-    /// Tells what is wrong with lists of holders and overflow records, if anything is.
-    pub(super) fn check_many(&self) -> Result<(), String> {
-        let mut ids = 0;
-        for (id, holders) in self.holder_lists.all.iter() {
-            let mut last = None;
-            for holder in holders.ids() {
-                let hold = self.hold(holder).ok_or_else(|| format!("{holder:?} is a member and not held"))?;
-                let owner = hold.owner();
-                let found = self.holder_lists.of_owner(LockId::of_list(id), &owner, |other| other == holder);
-                if Some(hold.token()) <= last || found != Some(holder) {
-                    return Err(format!("{holder:?} is not in order, or not found by its owner"));
-                }
-                last = Some(hold.token());
-                ids += 1;
-            }
-            if holders.len() == 0 || !holders.knows_its_holders_only() {
-                return Err(format!("crowd {id:?} is empty, or knows one that is no member: {holders:?}"));
-            }
-        }
-        let overflows = self.iter().filter(|(_, lock)| lock.head.has(Flag::Overflow)).count();
-        if ids + self.detached().count() != self.holder_lists.listed || overflows != self.overflows.len() {
-            return Err(format!(
-                "{ids} members, {overflows} extras; {}, {}",
-                self.holder_lists.listed,
-                self.overflows.len()
-            ));
-        }
-        Ok(())
+    /// Takes a lock away; its number is dead from here on.
+    #[inline]
+    pub fn remove(&mut self, id: LockId, now: Moment) {
+        self.break_up(id, now);
+        self.remove_free(id);
     }
 }
 

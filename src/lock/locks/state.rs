@@ -11,7 +11,7 @@ use super::pack::{NO_PREFIX, Prefixes};
 use super::record::{Flag, HEAD, Head, Records, SPILLED, Tail, UNTIL_MAX};
 use super::terms::{Ended, NewHold};
 use super::wheel::{LIST, Links, NONE, Next, Wheel};
-use crate::lock::types::{ClientId, LEASE_MS_MAX, LockKey, LockKeyBuf, Moment};
+use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, LockKeyBuf, Moment};
 use crate::sabotage::{self, Rule};
 
 /// A name or owner that no slot has room for.
@@ -60,10 +60,6 @@ impl Locks {
     #[must_use]
     pub fn may_know(&self, id: LockId) -> bool {
         if id.is_list() { self.holder_lists.get(id).is_some() } else { id.epoch() == self.epoch }
-    }
-
-    pub(super) const fn id(&self, index: u32, generation: u8) -> LockId {
-        LockId::new(self.epoch, index, generation)
     }
 
     /// The number of locks. The holders of one lock count once.
@@ -256,13 +252,6 @@ impl Locks {
         }
     }
 
-    /// Takes a lock away; its number is dead from here on.
-    #[inline]
-    pub fn remove(&mut self, id: LockId, now: Moment) {
-        self.break_up(id, now);
-        self.remove_free(id);
-    }
-
     /// Removes a lock that has no holder. Returns whether it had none.
     #[inline(always)]
     pub fn remove_free(&mut self, id: LockId) -> bool {
@@ -281,17 +270,6 @@ impl Locks {
         }
         // A list of holders is somebody's as long as it is there.
         !is_held && self.holder_lists.get(id).is_none()
-    }
-
-    #[inline]
-    pub(super) fn head(&self, id: LockId) -> Option<(&Head, &[u8])> {
-        self.records.head(id.index()).filter(|(head, _)| id.has_generation(self.epoch, head.generation()))
-    }
-
-    #[inline]
-    pub(super) fn head_mut(&mut self, id: LockId) -> Option<&mut Head> {
-        let set = self.epoch;
-        self.records.head_mut(id.index()).filter(|head| id.has_generation(set, head.generation()))
     }
 
     /// When leases have to be looked at next: never later than the first end.
@@ -351,35 +329,15 @@ impl Locks {
         self.records.0.size(id.index()) + spilled
     }
 
-    /// Tells what is wrong, if anything is.
-    pub fn check(&self) -> Result<(), String> {
-        let mut on_wheel = BTreeSet::new();
-        self.leases.for_each(&self.records, |index| _ = on_wheel.insert(index));
-        let postponed: BTreeSet<LockId> = self.postponed.iter().map(|entry| entry.1).collect();
-        let (mut holds, mut packed, mut spilled) = (0, 0_usize, 0);
-        for (id, lock) in self.iter() {
-            let is_on_wheel = on_wheel.contains(&id.index());
-            if lock.hold().is_some() {
-                holds += 1;
-                if is_on_wheel == postponed.contains(&id) && !is_on_wheel && !self.is_paused(id) {
-                    return Err(format!("{id:?} has no end"));
-                }
-            } else if is_on_wheel {
-                return Err(format!("{id:?} is not held and has an end"));
-            }
-            packed += usize::from(lock.head.prefix != NO_PREFIX);
-            spilled += usize::from(lock.head.shape == SPILLED);
-            lock.lock_key().ok_or_else(|| format!("{id:?} has no name"))?;
-        }
-        let uses: usize = self.prefixes.uses().map(|uses| uses as usize).sum();
-        if (holds, packed, spilled) != (self.holds, uses, self.spilled.len()) {
-            return Err(format!(
-                "{holds} holds, {packed} packed and {spilled} spilled names, but {}, {uses} and {} are counted",
-                self.holds,
-                self.spilled.len()
-            ));
-        }
-        self.check_many()
+    /// Continues a replicated hold as its primary describes it: with this lease, and this binding to a
+    /// connection there.
+    pub fn go_on_as_replicated(&mut self, id: LockId, now: Moment, lease_ms: u64, binding: Binding) {
+        self.put_on_wheel(id);
+        self.leases.remove(&mut self.records, id.index());
+        self.change_overflow(id, |overflow| {
+            (overflow.binding, overflow.lease_ms, overflow.bound_to) = (binding, 0, None)
+        });
+        self.extend(id, now, lease_ms);
     }
 }
 
