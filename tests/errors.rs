@@ -102,7 +102,7 @@ fn each_client_reads_the_table_of_error_codes() {
         "clients/node/test/pure.test.mjs",
         "clients/rust/src/error.rs",
         "clients/go/errors_test.go",
-        "clients/java/src/test/java/redislock/RulesTest.java",
+        "clients/java/core/src/test/java/redislock/RulesTest.java",
         "tool/src/exit.rs",
     ] {
         let text = fs::read_to_string(root().join(path)).unwrap();

@@ -5,7 +5,6 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
-import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
@@ -23,8 +22,8 @@ class ReadmeTest {
 
     @Test
     void programsOfTheReadmePrintWhatTheySay(@TempDir Path directory) throws Exception {
-        var programs = found("```java\n(.*?)```", Files.readString(Path.of("README.md")));
-        assertEquals(4, programs.size());
+        var programs = found("```java\n(.*?)```", Files.readString(Path.of("../README.md")));
+        assertEquals(5, programs.size());
         try (var server = new Server()) {
             for (var program : programs) {
                 var wanted = found("// prints: ([^\n]*)", program);
@@ -39,9 +38,8 @@ class ReadmeTest {
         var name = found("public class (\\w+)", program).get(0);
         var file = Files.writeString(directory.resolve(name + ".java"), program);
         var log = directory.resolve(name + ".log");
-        var classes = Path.of(URI.create(Locks.class.getProtectionDomain().getCodeSource().getLocation().toString()));
         var java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
-        var process = new ProcessBuilder(java, "-XX:TieredStopAtLevel=1", "-cp", classes.toString(), file.toString())
+        var process = new ProcessBuilder(java, "-XX:TieredStopAtLevel=1", "-cp", System.getProperty("java.class.path"), file.toString())
                 .redirectError(log.toFile()).redirectOutput(directory.resolve(name + ".out").toFile()).start();
         assertTrue(process.waitFor(4 * Server.SLACK.toSeconds(), TimeUnit.SECONDS), "it does not end");
         assertEquals(0, process.exitValue(), Files.readString(log));

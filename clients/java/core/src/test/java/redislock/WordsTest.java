@@ -12,7 +12,7 @@ import org.junit.jupiter.api.Test;
 
 /** The words of the library are those of the table that all client libraries have. */
 class WordsTest {
-    private static final Path PAGE = Path.of("../../docs/reference/client-words.md");
+    private static final Path PAGE = Path.of("../../../docs/reference/client-words.md");
 
     @Test
     void wordsAreThoseOfTheTable() throws IOException {

@@ -62,12 +62,14 @@ public final class Adapter implements LockListener {
 
     /** A request has the members of all operations. */
     @SuppressWarnings("checkstyle")
-    private static final class Request {
+    static final class Request {
         long id;
         String op;
         String mode;
         List<String> addresses;
         String service;
+        String driver;
+        Login login;
         int waiting_connections;
         String hold;
         String lock;
@@ -87,6 +89,12 @@ public final class Adapter implements LockListener {
         long token;
         String leader;
         boolean fail;
+    }
+
+    /** What the provider of credentials returns, and when it fails: at calls with these numbers, or "later". */
+    static final class Login {
+        String password;
+        JsonElement fails;
     }
 
     private static final class BodyFailure extends Exception {
@@ -208,22 +216,17 @@ public final class Adapter implements LockListener {
     }
 
     private Map<String, ?> open(Request request) {
-        var found = Map.of("drivers", List.of("url"), "features", request.mode.equals("independent") ? List.of()
-                : List.of("push", "cancel", "tasks", "leader", "log", "stats", "sentinel", "cluster", "fence"));
-        var builder = Locks.builder().listener(this);
+        var found = Map.of("drivers", Driver.NAMES, "features", request.mode.equals("independent") ? List.of()
+                : List.of("push", "cancel", "tasks", "leader", "log", "stats", "sentinel", "cluster", "fence", "provider"));
+        if (request.mode.equals("independent")) {
+            return found;
+        }
+        var builder = Driver.builder(request).listener(this);
         if (request.lease_ms != null) {
             builder.lease(Duration.ofMillis(request.lease_ms));
         }
         if (request.waiting_connections > 0) {
             builder.maxQueuedPerLock(request.waiting_connections);
-        }
-        switch (request.mode) {
-            case "single" -> builder.url("redis://" + request.addresses.get(0));
-            case "sentinel" -> builder.sentinel(request.service, request.addresses);
-            case "cluster" -> builder.cluster(request.addresses);
-            default -> {
-                return found;
-            }
         }
         locks = builder.open();
         return found;

@@ -21,9 +21,10 @@ final class Servers {
      * @param login how to log in at servers
      * @param sentinelLogin how to log in at sentinels
      * @param tls makes connections by TLS; null for plain ones
+     * @param connector makes all connections in place of the library; null without one
      */
     record Config(List<String> addresses, String primary, boolean isCluster, Link.Login login, Link.Login sentinelLogin,
-            SSLSocketFactory tls) {
+            SSLSocketFactory tls, Connector connector) {
         boolean isSingle() {
             return !isCluster && primary == null;
         }

@@ -63,7 +63,7 @@ class RulesTest {
 
     @Test
     void errorCodesAreWhatTheTableSays() throws IOException {
-        var rows = Files.readAllLines(Path.of("../../docs/reference/errors.md")).stream().filter(line -> line.startsWith("| `"))
+        var rows = Files.readAllLines(Path.of("../../../docs/reference/errors.md")).stream().filter(line -> line.startsWith("| `"))
                 .toList();
         assertTrue(rows.size() >= 10, rows.toString());
         for (var row : rows) {

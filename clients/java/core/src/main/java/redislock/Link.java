@@ -11,10 +11,12 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
+import java.util.Objects;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.function.Supplier;
 import javax.net.ssl.SSLSocket;
 
 /**
@@ -41,8 +43,8 @@ final class Link {
         }
     }
 
-    /** How to log in. */
-    record Login(String user, String password, int database) {}
+    /** How to log in: the credentials are asked for with each connection. */
+    record Login(Supplier<Credentials> credentials, int database) {}
 
     final Engine engine;
     final String address;
@@ -78,13 +80,17 @@ final class Link {
         number = engine.number();
         var slow = engine.in(Rules.ATTEMPT, () -> end(Failure.broken(null,
                 "the connection was not made within " + Rules.text(Rules.ATTEMPT))));
-        Engine.thread(() -> read(() -> {
-            engine.cancel(slow);
-            greet(login);
-        }), "redislock-" + address).start();
+        Engine.thread(() -> read(login, slow), "redislock-" + address).start();
     }
 
-    private void read(Runnable connected) {
+    private void read(Login login, Engine.Timer slow) {
+        Credentials credentials;
+        try {
+            credentials = Objects.requireNonNull(login.credentials().get(), "it returned null");
+        } catch (RuntimeException e) {
+            engine.run(() -> end(Failure.broken(e, "the provider of credentials failed: " + e.getMessage())));
+            return;
+        }
         try {
             int colon = address.lastIndexOf(':');
             String host = address.substring(0, colon).replaceAll("^\\[|\\]$", "");
@@ -93,7 +99,10 @@ final class Link {
             var replies = new Resp(new BufferedInputStream(talks.getInputStream()));
             var requests = talks.getOutputStream();
             Engine.thread(() -> write(requests), "redislock-" + address + "-writer").start();
-            engine.run(connected);
+            engine.run(() -> {
+                engine.cancel(slow);
+                greet(credentials, login.database());
+            });
             while (true) {
                 Object reply = replies.read();
                 engine.run(() -> take(reply));
@@ -106,13 +115,18 @@ final class Link {
     }
 
     private Socket connect(String host, int port) throws IOException {
-        var plain = new Socket();
+        var own = config.connector();
+        var plain = own == null ? new Socket() : own.connect(host, port);
         socket = plain;
         if (engine.get(() -> why != null)) {
             plain.close();
         }
         plain.setTcpNoDelay(true);
         plain.setKeepAlive(true);
+        if (own != null) {
+            plain.setSoTimeout(0); // requests have limits of their own, and a read has none
+            return plain;
+        }
         plain.connect(new InetSocketAddress(host, port), (int) (Rules.ATTEMPT / Rules.MILLISECOND));
         if (config.tls() == null) {
             return plain;
@@ -151,13 +165,12 @@ final class Link {
         }
     }
 
-    private void greet(Login login) {
+    private void greet(Credentials who, int database) {
         var requests = new ArrayDeque<List<String>>();
-        boolean logsIn = !login.user().isEmpty() || !login.password().isEmpty();
-        requests.add(logsIn ? List.of("HELLO", "3", "AUTH", login.user().isEmpty() ? "default" : login.user(), login.password())
-                : List.of("HELLO", "3"));
-        if (login.database() != 0) {
-            requests.add(List.of("SELECT", Integer.toString(login.database())));
+        requests.add(who.equals(Credentials.NONE) ? List.of("HELLO", "3")
+                : List.of("HELLO", "3", "AUTH", who.user().isEmpty() ? "default" : who.user(), who.password()));
+        if (database != 0) {
+            requests.add(List.of("SELECT", Integer.toString(database)));
         }
         if (onChange != null) {
             requests.add(List.of("CLIENT", "TRACKING", "ON"));

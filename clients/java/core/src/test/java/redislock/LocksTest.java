@@ -8,8 +8,11 @@ import static redislock.Server.SLACK;
 import static redislock.Server.eventually;
 
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 import org.junit.jupiter.api.Test;
 
 class LocksTest extends OneServer {
@@ -205,6 +208,32 @@ class LocksTest extends OneServer {
         assertFalse(secret.getMessage().contains("secret"), secret.getMessage());
         var long1 = assertThrows(ServerRefusedException.class, () -> locks.lock("k").lease(Duration.ofDays(400)).acquire());
         assertTrue(long1.getMessage().contains("redislock.max-lease"), long1.getMessage());
+    }
+
+    @Test
+    void providerOfCredentialsThatFailsOrHangsIsToldInTime() {
+        var hangs = new CountDownLatch(1);
+        var own = new IllegalStateException("its own");
+        List<Supplier<Credentials>> providers = List.of(() -> null, () -> {
+            throw own;
+        }, () -> {
+            try {
+                hangs.await();
+            } catch (InterruptedException e) {
+                throw new AssertionError(e);
+            }
+            return new Credentials("", "");
+        });
+        var thrown = new ArrayList<ConnectionFailedException>();
+        for (var provider : providers) {
+            try (var other = Locks.builder().address(server.address()).login(provider).open()) {
+                thrown.add(assertThrows(ConnectionFailedException.class, () ->
+                        other.lock("k").waitFor(Duration.ofMillis(200)).acquire()));
+            }
+        }
+        hangs.countDown();
+        assertTrue(thrown.get(0).getMessage().contains("provider of credentials failed"), thrown.get(0).getMessage());
+        assertEquals(own, thrown.get(1).getCause());
     }
 
     @Test

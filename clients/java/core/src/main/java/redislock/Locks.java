@@ -13,6 +13,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
+import java.util.function.Supplier;
 import javax.net.ssl.SSLSocketFactory;
 import org.jspecify.annotations.Nullable;
 
@@ -219,9 +220,10 @@ public final class Locks implements AutoCloseable {
         private List<String> addresses = List.of("127.0.0.1:6379");
         private @Nullable String primary;
         private boolean isCluster;
-        private Link.Login login = new Link.Login("", "", 0);
+        private Link.Login login = new Link.Login(() -> Credentials.NONE, 0);
         private Link.Login sentinelLogin = login;
         private @Nullable SSLSocketFactory tls;
+        private @Nullable Connector connector;
 
         private Builder() {}
 
@@ -254,15 +256,10 @@ public final class Locks implements AutoCloseable {
             Rules.check(parsed.getHost() != null, "the URL must name a host: redis://user:password@host:port/database");
             String path = parsed.getPath() == null ? "" : parsed.getPath().replaceFirst("^/", "");
             Rules.check(path.matches("[0-9]{0,6}"), "the database in the URL must be a number, not '%s'", path);
-            addresses = List.of(address(parsed.getHost() + ":" + (parsed.getPort() < 0 ? 6379 : parsed.getPort())));
-            String user = "";
-            String password = "";
-            if (parsed.getRawUserInfo() != null) {
-                String[] parts = parsed.getRawUserInfo().split(":", 2);
-                user = decoded(parts[0]);
-                password = parts.length > 1 ? decoded(parts[1]) : "";
-            }
-            login = new Link.Login(user, password, path.isEmpty() ? 0 : Integer.parseInt(path));
+            address(parsed.getHost() + ":" + (parsed.getPort() < 0 ? 6379 : parsed.getPort()));
+            String[] parts = (parsed.getRawUserInfo() == null ? "" : parsed.getRawUserInfo()).split(":", 2);
+            var who = new Credentials(decoded(parts[0]), parts.length > 1 ? decoded(parts[1]) : "");
+            login = new Link.Login(() -> who, path.isEmpty() ? 0 : Integer.parseInt(path));
             if (scheme.equals("rediss") && tls == null) {
                 tls = (SSLSocketFactory) SSLSocketFactory.getDefault();
             }
@@ -273,11 +270,24 @@ public final class Locks implements AutoCloseable {
             return java.net.URLDecoder.decode(text.replace("+", "%2B"), StandardCharsets.UTF_8);
         }
 
-        private static String address(String address) {
+        private static String checked(String address) {
             Rules.check(address.matches(".+:[0-9]{1,5}"), "an address must be host:port, not '%s'", address);
             int port = Integer.parseInt(address.substring(address.lastIndexOf(':') + 1));
             Rules.check(port >= 1 && port <= 65535, "a port must be from 1 to 65535, not %d", port);
             return address;
+        }
+
+        /**
+         * Names one server.
+         *
+         * @param server its address, as host:port
+         * @return this
+         */
+        public Builder address(String server) {
+            named(List.of(server));
+            primary = null;
+            isCluster = false;
+            return this;
         }
 
         /**
@@ -310,7 +320,7 @@ public final class Locks implements AutoCloseable {
 
         private void named(List<String> all) {
             Rules.check(!all.isEmpty(), "at least one address must be named, as 127.0.0.1:6379");
-            addresses = all.stream().map(Builder::address).toList();
+            addresses = all.stream().map(Builder::checked).toList();
         }
 
         /**
@@ -321,7 +331,31 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder login(String user, String password) {
-            login = new Link.Login(user, password, login.database());
+            var who = new Credentials(user, password);
+            return login(() -> who);
+        }
+
+        /**
+         * Logs in at servers with credentials that change. They are asked for with each connection, in a thread of the
+         * library, which waits for 2 s. If that fails, the library asks again with the next connection.
+         *
+         * @param provider returns the credentials
+         * @return this
+         */
+        public Builder login(Supplier<Credentials> provider) {
+            login = new Link.Login(provider, login.database());
+            return this;
+        }
+
+        /**
+         * Selects a database, other than 0 only outside a cluster.
+         *
+         * @param number its number
+         * @return this
+         */
+        public Builder database(int number) {
+            Rules.check(number >= 0, "database must be 0 or more, not %d", number);
+            login = new Link.Login(login.credentials(), number);
             return this;
         }
 
@@ -333,7 +367,18 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder sentinelLogin(String user, String password) {
-            sentinelLogin = new Link.Login(user, password, 0);
+            var who = new Credentials(user, password);
+            return sentinelLogin(() -> who);
+        }
+
+        /**
+         * Logs in at sentinels with credentials that change.
+         *
+         * @param provider returns the credentials
+         * @return this
+         */
+        public Builder sentinelLogin(Supplier<Credentials> provider) {
+            sentinelLogin = new Link.Login(provider, 0);
             return this;
         }
 
@@ -345,6 +390,17 @@ public final class Locks implements AutoCloseable {
          */
         public Builder tls(SSLSocketFactory factory) {
             tls = factory;
+            return this;
+        }
+
+        /**
+         * Makes connections in place of the library, those by TLS, too.
+         *
+         * @param connects returns a connected socket
+         * @return this
+         */
+        public Builder connector(Connector connects) {
+            connector = connects;
             return this;
         }
 
@@ -427,7 +483,8 @@ public final class Locks implements AutoCloseable {
          */
         public Locks open() {
             Rules.check(!isCluster || login.database() == 0, "the database must be 0 in a cluster, not %d", login.database());
-            return new Locks(new Core(this, new Servers.Config(addresses, primary, isCluster, login, sentinelLogin, tls)));
+            return new Locks(new Core(this, new Servers.Config(addresses, primary, isCluster, login, sentinelLogin, tls,
+                    connector)));
         }
     }
 }

@@ -1,0 +1,17 @@
+package redislock;
+
+/**
+ * Says who logs in at a server.
+ *
+ * @param user the name of the user; empty for the default one
+ * @param password the password; empty without one
+ */
+public record Credentials(String user, String password) {
+    static final Credentials NONE = new Credentials("", "");
+
+    /** Returns a text without the user and the password. */
+    @Override
+    public String toString() {
+        return "Credentials";
+    }
+}

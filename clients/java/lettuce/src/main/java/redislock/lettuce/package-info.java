@@ -1,0 +1,5 @@
+/** Locks with the settings of Lettuce. */
+@NullMarked
+package redislock.lettuce;
+
+import org.jspecify.annotations.NullMarked;
