@@ -37,7 +37,7 @@ help:
 	@echo "                   scripts/growth short, scripts/growth --server NAME)"
 	@echo "make spec          the specifications of failover and of Redlock, by a model checker (some 10 minutes)"
 	@echo "make spec-small    the small ones of them (about a minute)"
-	@echo "make monitoring    docs/monitoring with the real exporter and the real Prometheus (under a minute)"
+	@echo "make monitoring    docs/operations/monitoring with the real exporter and the real Prometheus (under a minute)"
 	@echo "make clients       the client libraries, by their own checks and by the conformance kit, and the kit itself"
 	@echo "                   (some minutes; scripts/clients python|node|rust|go|java|kit)"
 	@echo "make tool          the command-line tool, by its own check (a minute or two; tool/check --lint)"

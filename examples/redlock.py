@@ -4,7 +4,7 @@
 
 It is held if a majority grants it, for what is left of the lease since before the first request
 was sent. A second round (RAISE) gives a majority the highest of their tokens, which is therefore
-higher than that of any earlier holder. See docs/REDLOCK.md for how to set up the servers,
+higher than that of any earlier holder. See docs/concepts/redlock.md for how to set up the servers,
 and for what this does not promise. There is no LIMIT, on purpose: with two permits on each of five servers,
 three owners would fit.
 """

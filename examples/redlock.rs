@@ -6,7 +6,7 @@
 //!
 //! It is held if a majority grants it, for what is left of the lease since before the first request was sent. A second
 //! round (`RAISE`) gives a majority the highest of their tokens, which is therefore higher than that of any earlier
-//! holder. `docs/REDLOCK.md` tells how to set up the servers, and what this does not promise.
+//! holder. `docs/concepts/redlock.md` tells how to set up the servers, and what this does not promise.
 //!
 //! It has no `LIMIT`, on purpose: with two places on each of five servers, three holders would have a majority.
 

@@ -84,7 +84,7 @@ fn faults(page: &str, errors: &[String], pages: &[(String, String)]) -> Vec<Stri
 #[test]
 fn each_error_code_has_a_row_that_says_what_the_sources_and_the_pages_say() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-    let pages: Vec<(String, String)> = files(&root().join("docs/commands"), ".md")
+    let pages: Vec<(String, String)> = files(&root().join("docs/reference/commands"), ".md")
         .iter()
         .map(|path| {
             (path.file_stem().unwrap().to_string_lossy().into_owned(), fs::read_to_string(path).unwrap())

@@ -20,7 +20,7 @@
 //! | `workload.rs` | a random load for the others |
 //! | `server/` | the harness |
 //!
-//! A comment such as `// G4` names the guarantee of `docs/GUARANTEES.md` that a test defends.
+//! A comment such as `// G4` names the guarantee of `docs/reference/guarantees.md` that a test defends.
 
 mod aof;
 mod cluster;

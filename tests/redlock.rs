@@ -1,4 +1,4 @@
-//! `examples/redlock.rs` over five servers that know nothing of each other. The rules of `docs/REDLOCK.md` are tried
+//! `examples/redlock.rs` over five servers that know nothing of each other. The rules of `docs/concepts/redlock.md` are tried
 //! in more ways in `tests/python/test_redlock.py`.
 
 use std::sync::Mutex;

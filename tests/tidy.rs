@@ -387,7 +387,7 @@ fn guarantees(text: &str) -> Vec<u32> {
 
 #[test]
 fn every_guarantee_has_a_test_that_names_it() {
-    let promised = guarantees(&fs::read_to_string(root().join("docs/GUARANTEES.md")).unwrap());
+    let promised = guarantees(&fs::read_to_string(root().join("docs/reference/guarantees.md")).unwrap());
     assert!(promised.len() >= 10, "{promised:?}");
     let mut tests = sources("tests");
     tests.extend(
@@ -473,8 +473,8 @@ fn every_command_has_a_page() {
     // Records of the stream and the files, refused to users.
     let names: Vec<&str> = names.filter(|name| !["apply", "tick"].contains(name)).collect();
     assert!(names.len() >= 8, "{names:?}");
-    let pages = files(&root().join("docs/commands"), ".md");
+    let pages = files(&root().join("docs/reference/commands"), ".md");
     let stems: Vec<_> = pages.iter().filter_map(|page| page.file_stem()?.to_str()).collect();
     let missing: Vec<_> = names.iter().filter(|name| !stems.contains(*name)).collect();
-    assert!(missing.is_empty(), "docs/commands has no page of {missing:?}");
+    assert!(missing.is_empty(), "docs/reference/commands has no page of {missing:?}");
 }

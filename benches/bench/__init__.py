@@ -1,1 +1,1 @@
-"""The benchmark suite: what a lock costs here and elsewhere, side by side. See docs/BENCHMARKS.md."""
+"""The benchmark suite: what a lock costs here and elsewhere, side by side. See docs/internals/benchmarks.md."""

@@ -1,5 +1,5 @@
 """Puts the last run into the documentation. The conclusions, the run, and the targets that it missed go into
-docs/BENCHMARKS.md, at the marks for each. The whole report, all figures and the plots are written to the folder next to
+docs/internals/benchmarks.md, at the marks for each. The whole report, all figures and the plots are written to the folder next to
 it.
 
 A run of all scenarios is shown, or some scenarios of a run take the place of the same ones of the run before. Then the
@@ -23,8 +23,8 @@ from .screen import screen
 from .servers import ROOT
 
 LATEST = ROOT / "results" / "bench" / "latest"
-PAGE = ROOT / "docs" / "BENCHMARKS.md"
-BESIDE = ROOT / "docs" / "benchmarks"
+PAGE = ROOT / "docs" / "internals" / "benchmarks.md"
+BESIDE = ROOT / "docs" / "internals" / "benchmarks"
 
 MARK = "<!-- measured: {} -->"
 END = "<!-- end -->"
@@ -69,7 +69,7 @@ def filled(page: str, figures: list[Figure], facts: dict[str, str]) -> str:
         if name == GROWTH:
             return None
         if name not in texts:
-            raise RuntimeError(f"docs/BENCHMARKS.md wants {name}, which no run has")
+            raise RuntimeError(f"docs/internals/benchmarks.md wants {name}, which no run has")
         return texts[name]()
 
     return placed(page, text)
@@ -107,7 +107,7 @@ def publish(latest: Path, scenarios: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench publish", description="Puts the last run into docs/BENCHMARKS.md.")
+    parser = argparse.ArgumentParser(prog="scripts/bench publish", description=f"Puts the last run into {PAGE}.")
     told = "these scenarios of it alone; the others stay as they are shown"
     parser.add_argument(
         "--only", metavar="SCENARIO,...", type=names_of(SCENARIOS, "scenario"), default=list(SCENARIOS), help=told

@@ -316,7 +316,7 @@ pub const INTERNAL: &str =
 pub const BAD_RECORD: &str = "ERR malformed redislock record";
 
 /// A record of the replication stream or of an append-only file of another version than this module reads.
-pub const UNKNOWN_RECORD: &str = "ERR redislock record of a version that this module does not know: a newer one has written it, or 0.1 or 0.2; see Upgrade in docs/OPERATIONS.md";
+pub const UNKNOWN_RECORD: &str = "ERR redislock record of a version that this module does not know: a newer one has written it, or 0.1 or 0.2; see Upgrade in docs/operations/install-and-upgrade.md";
 
 /// The bytes as they may stand in a line of an error: printable ASCII, at most 64 of them.
 #[must_use]

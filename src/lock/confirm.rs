@@ -1,6 +1,6 @@
 //! When a grant or a renewal may be answered: not before enough replicas have it (CONTRACT 6).
 //!
-//! Two rules, each with the theorem that it rests on (`docs/spec`):
+//! Two rules, each with the theorem that it rests on (`docs/internals/spec`):
 //!
 //! * *all* (T3): every one of the group's other nodes has acknowledged it.
 //! * *majority* (T4): half of the group's nodes, rounded down, have acknowledged it. A node counts only if its

@@ -150,7 +150,7 @@ const fn check(encoding: c_int) -> Result<(), &'static str> {
     match encoding {
         ENCODING => Ok(()),
         1 => Err(
-            "redislock 0.1 or 0.2 has written it, and this version does not read that; see Upgrade in docs/OPERATIONS.md",
+            "redislock 0.1 or 0.2 has written it, and this version does not read that; see Upgrade in docs/operations/install-and-upgrade.md",
         ),
         _ => Err("its encoding is not known to this module: a newer one has written it"),
     }

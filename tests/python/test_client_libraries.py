@@ -1,4 +1,4 @@
-"""Retries and reconnects of client libraries (docs/commands/acquire.md).
+"""Retries and reconnects of client libraries (docs/reference/commands/acquire.md).
 
 A library that repeats a request with BLOCK restarts its wait, and its user is notified late, by an error of the
 connection. Without retries and with a patience longer than the wait, nil comes in time.

@@ -100,7 +100,7 @@ def test_drivers_ask_all_shards_for_the_holds_of_an_owner(cluster):
 
 
 def test_what_an_owner_holds_in_a_cluster_by_redis_py(cluster):
-    # docs/commands/heldby.md
+    # docs/reference/commands/heldby.md
     with redis.RedisCluster("127.0.0.1", cluster.nodes[0].port, decode_responses=True) as client:
         for lock in ("{a}", "{b}"):
             assert client.execute_command("LOCK.ACQUIRE", lock, "ann", "PX", 60_000)
@@ -110,7 +110,7 @@ def test_what_an_owner_holds_in_a_cluster_by_redis_py(cluster):
 
 
 def test_ioredis_asks_one_node_by_default(cluster):
-    # docs/commands/heldby.md
+    # docs/reference/commands/heldby.md
     allow(cluster, f"{RECIPE} +lock.heldby")
     for node, lock in zip(cluster.nodes, ("{b}", "{a}")):
         assert node.admin("LOCK.ACQUIRE", lock, "ann", "PX", 60_000)

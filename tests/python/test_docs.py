@@ -32,7 +32,7 @@ PAGES = sorted(
     + list((ROOT / "examples").rglob("*.md"))
     + list((ROOT / "clients" / "conformance").rglob("*.md"))
 )
-COMMAND_PAGES = sorted((ROOT / "docs" / "commands").glob("*.md"))
+COMMAND_PAGES = sorted((ROOT / "docs" / "reference" / "commands").glob("*.md"))
 WITH_TRANSCRIPTS = [page for page in PAGES if steps_of(page.read_text())]
 
 
@@ -148,7 +148,7 @@ def test_every_source_file_that_a_page_names_exists():
 
 @pytest.mark.once
 def test_every_guarantee_has_its_tests():
-    text = (ROOT / "docs" / "GUARANTEES.md").read_text()
+    text = (ROOT / "docs" / "reference" / "guarantees.md").read_text()
     sections = re.split(r"^## ", text, flags=re.MULTILINE)
     promised = [section for section in sections if re.match(r"G\d+ ", section)]
     assert len(promised) == 16

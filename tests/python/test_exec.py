@@ -83,7 +83,7 @@ def test_a_command_does_not_run_after_the_lease(cli):
 
 
 def test_a_dead_token_lives_again_by_a_payload_of_its_time(cli, token):
-    # docs/GUARANTEES.md, "LOCK.EXEC": the only way, for a user with the right to RESTORE
+    # docs/reference/guarantees.md, "LOCK.EXEC": the only way, for a user with the right to RESTORE
     payload = dump(cli, "door")
     cli("LOCK.RELEASE door alice")
     new = cli("LOCK.ACQUIRE door bob PX 3600000")
@@ -534,7 +534,7 @@ def test_a_lease_can_end_between_two_commands_of_a_transaction(cli):
 
 
 def test_the_script_that_the_page_shows_does_all_or_nothing(cli, token):
-    page = (ROOT / "docs" / "commands" / "exec.md").read_text()
+    page = (ROOT / "docs" / "reference" / "commands" / "exec.md").read_text()
     (script,) = re.findall(r"```lua\n(.*?)```", page, re.DOTALL)
     call = ("EVAL", script, 3, "door", "total", "log")
     assert cli(*call, token) == 1

@@ -206,7 +206,7 @@ def test_asking_changes_nothing(server, cli):
 
 @pytest.mark.parametrize("comparison, written", [("<=", [1, 1, 0]), ("<", [1, 0, 0])])
 def test_a_database_turns_a_late_holder_away(cli, tmp_path, comparison, written):
-    # docs/commands/fence.md: <= lets one hold write often, < once; either turns a late holder away
+    # docs/reference/commands/fence.md: <= lets one hold write often, < once; either turns a late holder away
     with sqlite3.connect(tmp_path / "db", isolation_level=None) as database:
         database.execute("CREATE TABLE account (balance INTEGER, fence INTEGER)")
         database.execute("INSERT INTO account VALUES (0, 0)")
@@ -219,7 +219,7 @@ def test_a_database_turns_a_late_holder_away(cli, tmp_path, comparison, written)
 
 
 def test_holders_that_hold_together_have_tokens_of_their_own(cli):
-    # docs/commands/fence.md: a resource that compares numbers turns one of them away, though both are live
+    # docs/reference/commands/fence.md: a resource that compares numbers turns one of them away, though both are live
     first, second = (cli("LOCK.ACQUIRE", "pool", owner, "PX", 60_000, "LIMIT", 2) for owner in ("a", "b"))
     assert first < second
     assert [cli("LOCK.FENCE", "pool", token) for token in (first, second)] == [1, 1]

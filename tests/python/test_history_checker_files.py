@@ -1,4 +1,4 @@
-"""Histories in files, and the program that judges them (docs/HISTORY_CHECKER.md)."""
+"""Histories in files, and the program that judges them (docs/internals/history-checker.md)."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from checkers.__main__ import main
 from checkers.journal import NotAHistory, read, write
 from harness.server import ROOT
 
-PAGE = ROOT / "docs" / "HISTORY_CHECKER.md"
+PAGE = ROOT / "docs" / "internals" / "history-checker.md"
 
 HISTORY = [
     Request("acquire", ("door",), "minted", 0.0, 0.1, 7, lease=1.0, connection="c"),

@@ -211,7 +211,7 @@ def test_waiters_are_answered_when_strings_stop_being_locks(server, cli):
 
 @pytest.mark.parametrize("command", ["MOVE plain 2", "COPY plain other DB 2"])
 def test_a_client_that_writes_into_another_database_stays_in_its_own(cli, command):
-    # docs/MIGRATING.md says which servers get this wrong, for any module that listens to keyspace events.
+    # docs/how-to/migrate.md says which servers get this wrong, for any module that listens to keyspace events.
     cli("SET plain x")
     assert cli(command) == 1
     info = dict(part.split("=", 1) for part in cli("CLIENT INFO").split())

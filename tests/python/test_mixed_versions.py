@@ -1,5 +1,5 @@
 """A module that writes a version one higher, together with today's: the records between them, and files of one that the
-other loads. To the newer one all but exclusive locks are new. docs/OPERATIONS.md has the way from one to the other;
+other loads. To the newer one all but exclusive locks are new. docs/operations/install-and-upgrade.md has the way from one to the other;
 test_samples.py loads the files of released versions.
 """
 

@@ -1,4 +1,4 @@
-"""The view of operators: docs/monitoring with the real exporter and the real Prometheus (`make monitoring`).
+"""The view of operators: docs/operations/monitoring with the real exporter and the real Prometheus (`make monitoring`).
 
 Without REDISLOCK_MONITORING=1 only what needs neither is tested.
 """
@@ -17,7 +17,7 @@ import pytest
 from harness.limits import eventually
 from harness.server import ROOT, Port
 
-FILES = ROOT / "docs" / "monitoring"
+FILES = ROOT / "docs" / "operations" / "monitoring"
 SCRIPT = (FILES / "redislock.lua").read_text()
 with_tools = pytest.mark.skipif(
     os.environ.get("REDISLOCK_MONITORING", "") in ("", "0"), reason="`make monitoring` installs what this needs"
@@ -128,7 +128,7 @@ def test_the_script_says_when_there_is_no_module(start_server):
 
 
 def test_the_user_of_the_page_may_run_the_script_and_nothing_else(server):
-    page = (ROOT / "docs" / "MONITORING.md").read_text()
+    page = (ROOT / "docs" / "operations" / "monitoring.md").read_text()
     (rule,) = re.findall(r"ACL SETUSER monitor .*", page)
     server.admin(*rule.replace(">a-long-password", ">secret").split())
     cli = server.connect()
@@ -258,7 +258,7 @@ def test_prometheus_accepts_the_files():
 
 @pytest.mark.once
 def test_the_page_says_when_each_alert_fires():
-    page = (ROOT / "docs" / "MONITORING.md").read_text()
+    page = (ROOT / "docs" / "operations" / "monitoring.md").read_text()
     rule = re.compile(r"- alert: (\w+)\n\s+expr: (.*)\n(?:\s+for: (\w+)\n)?")
     rules = [(name, f"`{expr}`" + (f", for {wait}" if wait else "")) for name, expr, wait in
              rule.findall((FILES / "alerts.yml").read_text())]
@@ -266,7 +266,7 @@ def test_the_page_says_when_each_alert_fires():
 
 
 def test_every_alert_is_explained_and_every_metric_exists(server):
-    page = (ROOT / "docs" / "MONITORING.md").read_text()
+    page = (ROOT / "docs" / "operations" / "monitoring.md").read_text()
     rules = (FILES / "alerts.yml").read_text()
     alerts = re.findall(r"alert: (\w+)", rules)
     assert len(alerts) > 8

@@ -1,4 +1,4 @@
-"""docs/OPERATIONS.md is run step by step: see harness/console.py."""
+"""The pages in docs/operations are run step by step: see harness/console.py."""
 
 import re
 import subprocess
@@ -11,8 +11,8 @@ from harness.server import MODULE, ROOT, StartFailed
 
 pytestmark = pytest.mark.timeout(600)  # the newer module may have to be built
 
-PAGE = ROOT / "docs" / "OPERATIONS.md"
-SECTIONS = sections_of(PAGE.read_text())
+PAGES = sorted((ROOT / "docs" / "operations").glob("*.md"))
+SECTIONS = {heading: section for page in PAGES for heading, section in sections_of(page.read_text()).items()}
 
 
 @pytest.fixture(scope="session")

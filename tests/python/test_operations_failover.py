@@ -1,4 +1,4 @@
-"""The statements of docs/OPERATIONS.md about failovers in addition to the steps that it shows. They do not always go
+"""The statements of docs/operations/failover.md about failovers in addition to the steps that it shows. They do not always go
 well; some end holds; and clients ask meanwhile. test_operations.py runs the steps themselves."""
 
 import time
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(VALGRIND, reason="many servers at once, which watch each other's time"),
 ]
 
-PAGE = (ROOT / "docs" / "OPERATIONS.md").read_text()
+PAGE = (ROOT / "docs" / "operations" / "failover.md").read_text()
 QUARANTINE_MS = 3000
 
 

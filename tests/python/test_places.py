@@ -401,7 +401,7 @@ def test_without_max_wait_max_lease_bounds_places(cli):
 
 
 def test_an_operator_ends_a_reservation(server, cli):
-    # docs/commands/info.md
+    # docs/reference/commands/info.md
     take(cli, "door", "alice")
     take(cli, "door", "bob", KEPT)
     carol = ask(server, "door", "carol")

@@ -104,7 +104,7 @@ def test_what_the_repository_does_not_have_is_found(tmp_path, text, target):
 
 def test_what_the_repository_has_is_not_found(tmp_path):
     (tmp_path / "b.md").write_text("")
-    text = "See [b](b.md#part), [it](https://example.org/NO.md), docs/GUARANTEES.md, GUARANTEES.md, src/lib.rs.\n"
+    text = "See [b](b.md#part), [it](https://example.org/NO.md), docs/reference/guarantees.md, SECURITY.md, src/lib.rs.\n"
     assert found(tmp_path, "a.md", text) == []
 
 

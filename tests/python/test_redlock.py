@@ -1,4 +1,4 @@
-"""Redlock over independent servers: examples/redlock.py, and what docs/REDLOCK.md says of it (CONTRACT 6, T5)."""
+"""Redlock over independent servers: examples/redlock.py, and what docs/concepts/redlock.md says of it (CONTRACT 6, T5)."""
 
 import asyncio
 import random

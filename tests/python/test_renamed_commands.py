@@ -52,7 +52,7 @@ def test_every_command_that_is_called_by_name_is_tried_here():
     sources = "".join(path.read_text() for path in (ROOT / "src" / "redis").glob("*.rs"))
     literals = set(re.findall(r'c?"([A-Z]{2,})"', sources))
     assert literals - WORDS == set(CALLED), "a command or word of the sources is not known here"
-    table = (ROOT / "docs" / "OPERATIONS.md").read_text()
+    table = (ROOT / "docs" / "operations" / "install-and-upgrade.md").read_text()
     assert not [name for name in CALLED if f"`{name}`" not in table]
 
 

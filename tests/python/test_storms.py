@@ -28,7 +28,7 @@ SPARE_BYTES = 2 * 24_576
 #: The number of waiters in the line of one lock, where there are many.
 OF_A_LOCK = 5
 
-#: Twenty times what a quiet machine shows with the largest crowd (docs/STORMS.md); what was measured is printed.
+#: Twenty times what a quiet machine shows with the largest crowd (docs/internals/storms.md); what was measured is printed.
 PING_P99_MS_MAX = 1_000.0 * SLOW_FACTOR
 
 #: The bound where the server closes all connections in one command, whatever they wait for.

@@ -1,4 +1,4 @@
-"""The crontab of docs/TOOL.md below Debian's own cron, on two machines whose clocks differ by three seconds."""
+"""The crontab of docs/reference/tool.md below Debian's own cron, on two machines whose clocks differ by three seconds."""
 
 import json
 import re
@@ -27,7 +27,7 @@ JOB = '#!/bin/sh\necho "$(date +%s) $(hostname) $REDISLOCK_TOKEN" >> "$RUNS/$RED
 
 def lines_of_the_page():
     """The crontab that the page shows first."""
-    page = (ROOT / "docs" / "TOOL.md").read_text()
+    page = (ROOT / "docs" / "reference" / "tool.md").read_text()
     return re.search(r"^## Cron\n+```sh\n(.*?)```", page, re.MULTILINE | re.DOTALL)[1]
 
 

@@ -21,7 +21,7 @@ from harness.transcript import REMARK, Names, same_reply
 
 from tool import BINARY
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "TOOL.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "reference" / "tool.md"]
 MACHINE = re.compile(r"[\w-]+:\d+:(?=[0-9a-f]{8}-)")
 TIME = re.compile(r"\b\d+(?:h|m|s|ms|us|ns)(?: \d+(?:m|s|ms|us|ns))*\b")
 MARK = "-- the end of what it shows --"
@@ -131,7 +131,7 @@ def test_the_comparison_sees_what_it_should():
 
 def test_the_page_lists_every_option_of_run_with_its_default(tool):
     tool.environment["COLUMNS"] = "100"
-    listed = re.findall(r"^\| (`--.*?) \| (.*?) \|", (ROOT / "docs" / "TOOL.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| (`--.*?) \| (.*?) \|", (ROOT / "docs" / "reference" / "tool.md").read_text(), re.MULTILINE)
     page = {option: default for cell, default in listed for option in re.findall(r"--[a-z-]+", cell)}
     own = tool("run", "-h").stdout.split("\nServer:\n")[0]
     entries = re.findall(r"^ {2,6}(?:-\w, )?(--[a-z-]+)(.*\n(?: {20,}.*\n)*)", own, re.MULTILINE)

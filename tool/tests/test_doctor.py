@@ -435,7 +435,7 @@ def test_active_check_fails_where_a_lock_cannot_be_taken(start_server, examine):
 
 
 def test_every_check_of_the_page_has_a_fault_in_these_tests():
-    page = (ROOT / "docs" / "TOOL.md").read_text().split("## redislock doctor")[1].split("\n## ")[0]
+    page = (ROOT / "docs" / "reference" / "tool.md").read_text().split("## redislock doctor")[1].split("\n## ")[0]
     listed = set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE))
     text = Path(__file__).read_text().split("def test_setting_that_harms")[1]
     asserted = set(re.findall(r'\)\[1\]\["([a-z-]+)"\]|found, "([a-z-]+)"\) ==|\[1\], "([a-z-]+)"\) ==|found\["([a-z-]+)"\]', text))

@@ -1,4 +1,4 @@
-"""The service for systemd and the CronJob for Kubernetes of docs/TOOL.md, run as these would run them.
+"""The service for systemd and the CronJob for Kubernetes of docs/reference/tool.md, run as these would run them.
 
 The machine of the tests has no systemd as its first process and no cluster: the tests read the texts of the page and do
 what they say.
@@ -17,7 +17,7 @@ from harness.server import ROOT
 
 from tool import BINARY, children, ended, is_alive, is_held
 
-PAGE = (ROOT / "docs" / "TOOL.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "tool.md").read_text()
 #: What systemd and Kubernetes wait before they kill, beyond the pause of the tool and what a release may take.
 KILL_AFTER_SECONDS, RELEASE_SECONDS = 10, 5
 

@@ -13,7 +13,7 @@ from .cases import Case, load
 from .runner import FAIL, PASS, run_all
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
-PAGE = REFERENCE.parents[2] / "docs" / "CLIENTS.md"
+PAGE = REFERENCE.parents[2] / "docs" / "internals" / "clients-and-kit.md"
 sys.path.insert(0, str(REFERENCE))
 from breaks import BREAKS  # noqa: E402  (it is the reference's)
 
@@ -27,7 +27,7 @@ class Broken(Case):
 
 
 def named_by_the_page():
-    """The cases that docs/CLIENTS.md names in its table."""
+    """The cases that docs/internals/clients-and-kit.md names in its table."""
     rows = re.findall(r"^\|.*\|.*\| (`[a-z-]+-[a-z-]+`.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     found = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
     assert len(found) >= 12, f"the page names {sorted(found)}"
@@ -45,7 +45,7 @@ def main():
     command = [str(REFERENCE / "adapter")]
     points = {point for point, _ in BREAKS.values()}
     assert points == set(range(1, 10)), f"breaks of points {sorted(points)} only"
-    faults += [f"docs/CLIENTS.md names a case that is none: {name}" for name in named_by_the_page() - set(cases)]
+    faults += [f"docs/internals/clients-and-kit.md names a case that is none: {name}" for name in named_by_the_page() - set(cases)]
     whole = [] if asked.only == "breaks" else list(cases.values())
     broken = [] if asked.only == "reference" else [Broken(name, cases[case]) for name, (_, case) in BREAKS.items()]
     # Broken ones first: some fail only when their time is over.

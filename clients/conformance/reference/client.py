@@ -1,4 +1,4 @@
-"""A client that is right, and no more than that: what stands in docs/CLIENTS.md, over redis-py's connections."""
+"""A client that is right, and no more than that: what stands in docs/internals/clients-and-kit.md, over redis-py's connections."""
 
 import asyncio
 import functools

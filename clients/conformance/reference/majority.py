@@ -1,4 +1,4 @@
-"""One lock over independent servers (docs/REDLOCK.md): a majority grants it, and has the highest of their tokens."""
+"""One lock over independent servers (docs/concepts/redlock.md): a majority grants it, and has the highest of their tokens."""
 
 import asyncio
 import itertools

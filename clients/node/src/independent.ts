@@ -169,7 +169,7 @@ const isOutOfReach = (servers: readonly Server[]): boolean =>
   servers.filter(({ route }) => route.isClosed).length > servers.length / 2;
 
 /**
- * Locks by majority (docs/REDLOCK.md): exclusive ones, with one token that only rises. Nobody waits in line; a
+ * Locks by majority (docs/concepts/redlock.md): exclusive ones, with one token that only rises. Nobody waits in line; a
  * caller that does not get the lock tries again after a random pause.
  */
 export class IndependentLocks extends Base {

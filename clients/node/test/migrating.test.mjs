@@ -1,4 +1,4 @@
-// The examples of docs/MIGRATING.md in Node, before and after: both work, and exclude each other meanwhile.
+// The examples of docs/how-to/migrate.md in Node, before and after: both work, and exclude each other meanwhile.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -10,7 +10,7 @@ import Redlock from "redlock";
 
 import { atEnd, startServer } from "./servers.mjs";
 
-const page = readFileSync(new URL("../MIGRATING.md", import.meta.url), "utf8");
+const page = readFileSync(new URL("../migrate.md", import.meta.url), "utf8");
 const shown = Object.fromEntries(
   [...page.matchAll(/<!-- (before|after): node -->\n```js\n(.*?)```/gs)].map(([, when, source]) => [when, source]),
 );

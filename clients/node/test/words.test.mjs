@@ -1,4 +1,4 @@
-// The meaning of the words of the library that every language has: docs/CLIENTS.md.
+// The meaning of the words of the library that every language has: docs/internals/clients-and-kit.md.
 
 import assert from "node:assert/strict";
 import { once } from "node:events";

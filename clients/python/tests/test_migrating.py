@@ -1,4 +1,4 @@
-"""The examples of docs/MIGRATING.md in Python, before and after: both work, and exclude each other meanwhile."""
+"""The examples of docs/how-to/migrate.md in Python, before and after: both work, and exclude each other meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import redis_lock  # type: ignore[import-untyped]
 import redislock
 import redislock.compat
 
-PAGE = (Path(__file__).parents[3] / "docs" / "MIGRATING.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "migrate.md").read_text()
 SHOWN = re.findall(r"<!-- (before|after): python -->\n```python\n(.*?)```", PAGE, re.S)
 
 

@@ -1,7 +1,7 @@
 -- What redis_exporter is to read of the module: redis_exporter --script redislock.lua
 --
 -- INFO ALL, which the exporter sends by itself, leaves out what modules say. This script asks for it and gives
--- back names and numbers in turn. docs/MONITORING.md says how Prometheus makes metrics of them.
+-- back names and numbers in turn. docs/operations/monitoring.md says how Prometheus makes metrics of them.
 local values = {}
 -- Each name becomes a series of its own in Prometheus, so no more are told than these, those with the highest counts.
 local NAMES_MAX = 20

@@ -2,7 +2,7 @@
 //!
 //! After a restart it may have lost what it had granted before, after a promotion what the old primary had granted
 //! and not sent. While no lease is longer than the quarantine, whatever was forgotten is over when it ends (theorem
-//! T1 in `docs/spec`, if the old primary grants nothing any more). What the server does know of may be renewed,
+//! T1 in `docs/internals/spec`, if the old primary grants nothing any more). What the server does know of may be renewed,
 //! asked for again and released in the meantime; a request that can wait waits.
 
 use super::state::*;

@@ -1,4 +1,4 @@
-"""The checkers: violations that no lock can have shown, from any point of view (docs/HISTORY_CHECKER.md).
+"""The checkers: violations that no lock can have shown, from any point of view (docs/internals/history-checker.md).
 
 They read two things. A *history* is all that clients asked and were replied. A *view* is what one server shows of all
 its locks at one moment. Each file defends guarantees, and has the checks of both:

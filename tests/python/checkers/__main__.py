@@ -1,4 +1,4 @@
-"""Judges histories in files: `scripts/check-history FILE...` (docs/HISTORY_CHECKER.md)."""
+"""Judges histories in files: `scripts/check-history FILE...` (docs/internals/history-checker.md)."""
 
 import sys
 import time

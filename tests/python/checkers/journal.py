@@ -1,6 +1,6 @@
 """Histories as files: one line of JSON for each invocation and each completion, in the order of time.
 
-The format stands in docs/HISTORY_CHECKER.md. A load writes its history to where
+The format stands in docs/internals/history-checker.md. A load writes its history to where
 REDISLOCK_HISTORY says, for `scripts/check-history` to judge; anybody else's will do too.
 """
 

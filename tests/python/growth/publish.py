@@ -1,4 +1,4 @@
-"""Puts the last full runs into the documentation. The unmet goals go into docs/BENCHMARKS.md. The tables of Redis 7.0,
+"""Puts the last full runs into the documentation. The unmet goals go into docs/internals/benchmarks.md. The tables of Redis 7.0,
 the plot, and the figures of all servers go into the folder next to it."""
 
 import csv
@@ -47,7 +47,7 @@ def section(results):
 
 def whole(result):
     """The tables, in a page of their own."""
-    first = "# Growth, row by row\n\nHow to read it stands in [BENCHMARKS.md](../BENCHMARKS.md#growth)."
+    first = "# Growth, row by row\n\nHow to read it stands in [Benchmarks](../benchmarks.md#growth)."
     return "\n\n".join([first, head(result["facts"]), report.tables(result)]) + "\n"
 
 

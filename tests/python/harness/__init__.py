@@ -24,5 +24,5 @@
     shards.py      a cluster of three primaries with a replica each
     scene.py       what clients have and wait for while roles change
     transcript.py  the transcripts of the documentation, run
-    console.py     a machine on which the steps of docs/OPERATIONS.md are run
+    console.py     a machine on which the steps of docs/operations are run
 """

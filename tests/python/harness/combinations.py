@@ -151,7 +151,7 @@ def page():
 
 This page says for each pair of features whether they can be used together, and what the server answers if not.
 `tests/python/test_combinations.py` tries each cell on a real server. [CONTRACT](../CONTRACT.md) has the rules, and the
-[pages of the commands](../commands/acquire.md) have the words of each error.
+[pages of the commands](commands/acquire.md) have the words of each error.
 
 ## Feature and feature
 
@@ -182,6 +182,6 @@ What it asks for:
 
 {names(REQUESTS)}
 
-[LOCK.RELEASE](../commands/release.md) answers 1 if the owner holds the lock, and otherwise 0. It always ends the wait
+[LOCK.RELEASE](commands/release.md) answers 1 if the owner holds the lock, and otherwise 0. It always ends the wait
 of the owner there.
 """

@@ -1,4 +1,4 @@
-"""Tries mutants of the core and the engine, and compares with docs/MUTANTS.md."""
+"""Tries mutants of the core and the engine, and compares with docs/internals/mutants.md."""
 
 import argparse
 import json
@@ -147,7 +147,7 @@ def main():
     given = arguments()
     mutants = sorted(listing.read(given.root, given.tool), key=rank)
     known = Known(given.root, given.cache, given.builds, mutants)
-    page = Path(given.root) / "docs/MUTANTS.md"
+    page = Path(given.root) / "docs/internals/mutants.md"
     listed = results.reasons(page.read_text()) if page.exists() else {}
     wanted = [one for one in mutants if not given.files or any(part in one.name for part in given.files)]
     done = (results.SURVIVED,) if given.survivors else ()
@@ -200,9 +200,9 @@ def judge(run, mutants, listed, page, is_written):
     say(f"{found:.1f} % of those that were tried are noticed")
     unknown = [mutant for mutant in survivors if mutant.name not in listed]
     for mutant in unknown:
-        say(f"survives without a reason in docs/MUTANTS.md: {mutant.name} (line {mutant.line})")
+        say(f"survives without a reason in docs/internals/mutants.md: {mutant.name} (line {mutant.line})")
     untried = {mutant.name for mutant in mutants if run.known(mutant) is None}
     gone = set(listed) - untried - {mutant.name for mutant in survivors}
     for name in sorted(gone):
-        say(f"listed in docs/MUTANTS.md, and does not survive, or is not there: {name}")
+        say(f"listed in docs/internals/mutants.md, and does not survive, or is not there: {name}")
     return 1 if unknown or found < results.KILLED_PERCENT_MIN else 0

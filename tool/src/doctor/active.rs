@@ -24,7 +24,7 @@ fn cycle(node: &mut Facts, prefix: &str) -> Finding {
             Finding::ok(CHECK, format!("took, renewed, checked and released a lock on {}", node.address))
         }
         Err(why) => {
-            let advice = ("Look at the checks above", "docs/TOOL.md");
+            let advice = ("Look at the checks above", "docs/reference/tool.md");
             Finding::new(Error, CHECK, format!("{}: {why}", node.address), advice)
         }
     }

@@ -17,15 +17,15 @@ const CLOCKS_APART_MS: i128 = 1000;
 const FULL_PERCENT: u64 = 90;
 
 const CONTRACT: &str = "docs/CONTRACT.md";
-const INSTALL: &str = "docs/OPERATIONS.md#install";
-const FAILOVER: &str = "docs/GUARANTEES.md#failover";
-const QUARANTINE: &str = "docs/GUARANTEES.md#with-a-quarantine";
-const CONFIRM: &str = "docs/GUARANTEES.md#with-confirmations";
-const RESTARTS: &str = "docs/GUARANTEES.md#restarts";
-const RENAMED: &str = "docs/OPERATIONS.md#renamed-commands";
+const INSTALL: &str = "docs/operations/install-and-upgrade.md#install";
+const FAILOVER: &str = "docs/reference/guarantees.md#failover";
+const QUARANTINE: &str = "docs/reference/guarantees.md#with-a-quarantine";
+const CONFIRM: &str = "docs/reference/guarantees.md#with-confirmations";
+const RESTARTS: &str = "docs/reference/guarantees.md#restarts";
+const RENAMED: &str = "docs/operations/install-and-upgrade.md#renamed-commands";
 const SETTINGS: &str = "redis.conf.example";
 const SECURITY: &str = "SECURITY.md";
-const TIME: &str = "docs/GUARANTEES.md#time";
+const TIME: &str = "docs/reference/guarantees.md#time";
 
 pub fn all(known: &mut Known, options: &Doctor) -> Vec<Finding> {
     let mut found = vec![module(known)];
@@ -71,7 +71,7 @@ fn module(known: &Known) -> Finding {
         known.nodes.iter().filter_map(|node| node.field("redislock_version")).collect();
     let names = versions.iter().copied().collect::<Vec<_>>().join(", ");
     if versions.len() > 1 {
-        let advice = ("End the upgrade", "docs/OPERATIONS.md#upgrade");
+        let advice = ("End the upgrade", "docs/operations/install-and-upgrade.md#upgrade");
         return Finding::new(Warning, CHECK, format!("several versions: {names}"), advice);
     }
     Finding::ok(CHECK, format!("redislock {names} on {} of {0} nodes", known.nodes.len()))
@@ -156,7 +156,8 @@ fn quarantine(node: &Facts, options: &Doctor) -> Finding {
         return Finding::skipped(CHECK, "this user may not run CONFIG GET");
     };
     if node.setting("redislock.leaving") == Some("yes") {
-        let advice = ("Set it to no, or wait for the end of the removal", "docs/OPERATIONS.md#uninstall");
+        let advice =
+            ("Set it to no, or wait for the end of the removal", "docs/operations/uninstall.md#uninstall");
         let text = format!("{} grants no lock any more (redislock.leaving yes)", node.address);
         return Finding::new(Error, CHECK, text, advice);
     }
@@ -296,7 +297,7 @@ fn round_trips(node: &Facts, lease: Duration) -> Finding {
     const CHECK: &str = "round-trips";
     let text = format!("p99 to {} is {:.1} ms", node.address, node.round_trip.as_secs_f64() * 1000.0);
     if node.round_trip > lease / 30 {
-        let advice = ("Take a longer lease, or a server that is nearer", "docs/TOOL.md");
+        let advice = ("Take a longer lease, or a server that is nearer", "docs/reference/tool.md");
         return Finding::new(Warning, CHECK, text + ", above a thirtieth of the lease", advice);
     }
     Finding::ok(CHECK, text)

@@ -43,11 +43,11 @@ fn bug(
     match (name, release) {
         ("Redis", (7, 2)) => Some((
             "CLIENT UNBLOCK of a waiter would abort it, so it does nothing there",
-            ("Use CLIENT KILL, or a later version", "docs/GUARANTEES.md#waiting"),
+            ("Use CLIENT KILL, or a later version", "docs/reference/guarantees.md#waiting"),
         )),
         ("Valkey", (8, 1)) if has_strings => Some((
             "MOVE and COPY leave their client in another database while legacy-strings is on",
-            ("Do not use them, or take Valkey 9.1", "docs/MIGRATING.md#in-short"),
+            ("Do not use them, or take Valkey 9.1", "docs/how-to/migrate.md#in-short"),
         )),
         _ => None,
     }

@@ -1,4 +1,4 @@
-"""One lock over three servers that know nothing of each other: docs/REDLOCK.md."""
+"""One lock over three servers that know nothing of each other: docs/concepts/redlock.md."""
 
 import time
 

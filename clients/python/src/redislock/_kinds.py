@@ -166,7 +166,7 @@ class Described(Local, Generic[H]):
         check_options(options)
         min_hold, max_hold = options.get("min_hold"), options.get("max_hold")
         if locks._is_group and (kind != "exclusive" or len(names) > 1):
-            raise ValueError("independent servers give exclusive locks, one at a time (docs/REDLOCK.md)")
+            raise ValueError("independent servers give exclusive locks, one at a time (docs/concepts/redlock.md)")
         if min_hold is not None and (locks._is_group or kind == "read"):
             raise ValueError("min_hold is for locks of one owner and for semaphores, not for readers or Redlock")
         self._locks = locks

@@ -233,7 +233,7 @@ impl Group {
 
     /// It does not know whether it holds the lock.
     fn ask_again(&mut self, c: usize, task: Task) -> Verdict {
-        // docs/GUARANTEES.md: an owner comes back only for what it believes to hold. If the same life of the same
+        // docs/reference/guarantees.md: an owner comes back only for what it believes to hold. If the same life of the same
         // server continues, it may ask again (G9).
         if !self.go_to_shard(c, task.keys) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The promises and the possible events of a run: each by the row of docs/GUARANTEES.md that it stands for.
+//! The promises and the possible events of a run: each by the row of docs/reference/guarantees.md that it stands for.
 
 use crate::lock::confirm::Rule;
 use crate::lock::tests::random::Random;
@@ -134,7 +134,7 @@ impl Plan {
         // Another stream of numbers: what is added here leaves the rest of a life as it is.
         let mut more = Random::new(seed.wrapping_add(0x5107));
         let has_moves = more.percent(40);
-        // docs/GUARANTEES.md: with `majority` it never matters what owners come back for, with `all` only if a server
+        // docs/reference/guarantees.md: with `majority` it never matters what owners come back for, with `all` only if a server
         // may be the primary with an old file.
         let may_be_careless = match promise {
             Promise::Local => false,

@@ -154,7 +154,7 @@ fn first_broken(control: Control) -> Option<u64> {
     })
 }
 
-/// Breaks each row of docs/GUARANTEES.md ("Failover") that says yes, two owners can both receive one lock, and each
+/// Breaks each row of docs/reference/guarantees.md ("Failover") that says yes, two owners can both receive one lock, and each
 /// assumption about slots that move. If the simulation could not see that, it would prove nothing.
 #[test]
 fn what_cannot_be_promised_is_seen_to_break() {

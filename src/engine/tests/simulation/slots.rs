@@ -2,7 +2,7 @@
 //!
 //! While a slot is on its way the shard that it leaves answers for the locks that are still there, and the other one
 //! for those that are not. Time passes between the last grant of a lock at the one and the first at the other. It is
-//! longer than the clocks differ and tokens are ahead of them (docs/GUARANTEES.md, G4). Both shards keep their roles
+//! longer than the clocks differ and tokens are ahead of them (docs/reference/guarantees.md, G4). Both shards keep their roles
 //! meanwhile, and a slot leaves no shard that may have lost some of its locks ("Slots stay with their shard").
 //! Everybody knows at once where a slot is: that servers have to tell each other is left out.
 

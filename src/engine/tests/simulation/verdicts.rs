@@ -1,6 +1,6 @@
 //! The invariants after each step, about the replies to clients.
 //!
-//! * **One holder** (G1, and the table in docs/GUARANTEES.md, "Failover"). An owner *believes* to hold a lock from the
+//! * **One holder** (G1, and the table in docs/reference/guarantees.md, "Failover"). An owner *believes* to hold a lock from the
 //!   reply that says so until its lease expires, or until it gives the lock up. The lease counts from when a server
 //!   did what the owner asked for. No two beliefs exclude each other.
 //! * **Tokens rise** (G4): a new token that an owner receives is higher than any that a client had received of the
