@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 
 import redislock
-from redislock import _hold, _keeper, _rules
+from redislock import _hold, _keeper, _rules, testing
 
 from .servers import eventually
 
@@ -225,3 +225,14 @@ def test_the_longest_hold_is_not_exceeded_in_an_outage(meddled: Meddled, meddler
     meddler.swallow()
     assert hold.remaining <= 2 - (time.monotonic() - began)
     eventually(lambda: hold.lost is not None, "it is over")
+
+
+def test_renewals_are_spread_at_random_and_never_late() -> None:
+    parts = []
+    with redislock.Locks(testing.Server(), lease=30) as locks:
+        holds = [locks.lock(f"k{number}").acquire() for number in range(100)]
+        for hold in holds:
+            sent = hold._deadline - _rules.deadline(0, 30)
+            parts.append((hold._renew_at - sent) / 30)
+    assert all(0.3 - 1e-6 <= part <= 1 / 3 + 1e-6 for part in parts)
+    assert max(parts) - min(parts) > 0.01 and len(set(parts)) > 50

@@ -15,7 +15,6 @@ from . import hooks as _hooks
 from ._rules import (
     DOUBT,
     LONGEST_PAUSE,
-    RENEW_AT,
     SHORTEST_LEASE,
     WATCH_AFTER,
     Grant,
@@ -24,6 +23,7 @@ from ._rules import (
     clock,
     deadline,
     may_pass,
+    renewal,
 )
 from .errors import ConnectionFailedError, LockLostError, RedislockError, ServerRefusedError
 
@@ -172,7 +172,7 @@ class BaseHold(Local):
         stray, until = self._stray
         surely = min(lease, stray) if sent < until else lease
         self._wanted.lease, self._deadline = lease, deadline(sent, surely)
-        self._renew_next(sent + surely * RENEW_AT)
+        self._renew_next(renewal(sent, surely))
 
     def _may_come_late(self, lease: float) -> None:
         """A renewal for this lease went unanswered."""
