@@ -5,7 +5,6 @@ REDISLOCK_PACKAGES says where the packages are; without it there is nothing to t
 """
 
 import gzip
-import hashlib
 import os
 import re
 import subprocess
@@ -175,7 +174,7 @@ def test_nothing_needs_a_newer_library_than_debian_12_has(installed, file):
 
 
 def test_the_tarball_holds_the_same_module_and_takes_a_lock(installed, start_server, tmp_path):
-    package = only("*.tar.gz")
+    package = only("*-linux-*.tar.gz")
     with tarfile.open(package) as archive:
         archive.extractall(tmp_path, filter="data")
     (folder,) = tmp_path.iterdir()
@@ -199,12 +198,3 @@ def test_the_packaged_module_is_of_the_commit_that_was_built(installed, start_se
         return info["redislock_version"], info["redislock_commit"]
 
     assert about(installed / INSTALLED_MODULE) == about(MODULE)
-
-
-@pytest.mark.once
-def test_the_checksums_are_those_of_the_packages():
-    lines = (PACKAGES / "SHA256SUMS").read_text().splitlines()
-    told = {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
-    there = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in PACKAGES.iterdir()}
-    there.pop("SHA256SUMS")
-    assert told == there and len(told) == 2

@@ -5,9 +5,9 @@ go 1.25.0
 require (
 	github.com/redis/go-redis/v9 v9.18.0
 	github.com/redis/rueidis v1.0.79
-	redislock.example/go v0.1.0
-	redislock.example/go/goredis v0.1.0
-	redislock.example/go/rueidis v0.1.0
+	redislock.example/go v0.3.0
+	redislock.example/go/goredis v0.3.0
+	redislock.example/go/rueidis v0.3.0
 )
 
 require (

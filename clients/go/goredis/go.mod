@@ -4,7 +4,7 @@ go 1.25.0
 
 require (
 	github.com/redis/go-redis/v9 v9.18.0
-	redislock.example/go v0.1.0
+	redislock.example/go v0.3.0
 )
 
 require (

@@ -4,7 +4,7 @@ go 1.25.0
 
 require (
 	github.com/redis/rueidis v1.0.79
-	redislock.example/go v0.1.0
+	redislock.example/go v0.3.0
 )
 
 require golang.org/x/sys v0.47.0 // indirect

@@ -26,7 +26,7 @@ from .errors import (
 from .hooks import Counters, Hooks
 from .sync import Hold, Leader, Lock, Locks
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"
 __all__ = [
     "AlreadyHeldError",
     "AsyncHold",
