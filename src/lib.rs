@@ -9,7 +9,7 @@
 //! * `sabotage`: what tests of the tests leave out. Nothing, in a module that is shipped.
 //!
 //! `redis` uses `engine`, `engine` uses `command` and `lock`, `command` uses `lock`, and nothing points back. See
-//! `docs/ARCHITECTURE.md`.
+//! `docs/internals/architecture.md`.
 
 #![warn(missing_docs, unreachable_pub)]
 #![warn(clippy::disallowed_methods, clippy::ptr_as_ptr)]

@@ -1,5 +1,5 @@
 //! The recipes of CONTRIBUTING.md: each file that a row names is there, and has the names that the row puts between
-//! backticks. And the life of a request in docs/ARCHITECTURE.md: one of the files of a row has its function.
+//! backticks. And the life of a request in docs/internals/architecture.md: one of the files of a row has its function.
 
 use std::fs;
 use std::path::Path;
@@ -74,11 +74,11 @@ fn lost(steps: &[(&str, Vec<String>)], text: impl Fn(&str) -> Option<String>) ->
 
 #[test]
 fn the_life_of_a_request_passes_files_that_are_there() {
-    let page = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/internals/architecture.md")).unwrap();
     let steps = steps(&page);
     assert!(steps.len() >= 12, "{steps:?}");
     let found = lost(&steps, |name| text(root(), name));
-    assert!(found.is_empty(), "docs/ARCHITECTURE.md:\n{}", found.join("\n"));
+    assert!(found.is_empty(), "docs/internals/architecture.md:\n{}", found.join("\n"));
     // The page counts them.
     let mut files: Vec<&String> = steps.iter().flat_map(|(_, files)| files).collect();
     files.sort();

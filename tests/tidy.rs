@@ -444,7 +444,7 @@ fn cited(text: &str) -> Vec<u32> {
 #[test]
 fn what_is_cited_of_the_contract_is_there() {
     assert_eq!(cited("// CONTRACT 5, CONTRACT 2: so"), [5, 2]);
-    let contract = fs::read_to_string(root().join("docs/CONTRACT.md")).unwrap();
+    let contract = fs::read_to_string(root().join("docs/internals/contract.md")).unwrap();
     let sections: Vec<u32> = contract
         .lines()
         .filter_map(|line| line.strip_prefix("## ")?.split_once('.')?.0.parse().ok())

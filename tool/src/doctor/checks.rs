@@ -16,7 +16,7 @@ const CLOCKS_APART_MS: i128 = 1000;
 /// Above this part of a bound, a server is nearly full.
 const FULL_PERCENT: u64 = 90;
 
-const CONTRACT: &str = "docs/CONTRACT.md";
+const CONTRACT: &str = "docs/internals/contract.md";
 const INSTALL: &str = "docs/operations/install-and-upgrade.md#install";
 const FAILOVER: &str = "docs/reference/guarantees.md#failover";
 const QUARANTINE: &str = "docs/reference/guarantees.md#with-a-quarantine";
