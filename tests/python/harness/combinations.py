@@ -150,8 +150,8 @@ def page():
 <!-- Printed by scripts/combinations from tests/python/harness/combinations.py. Change the data there. -->
 
 This page says for each pair of features whether they can be used together, and what the server answers if not.
-`tests/python/test_combinations.py` tries each cell on a real server. [CONTRACT](../internals/contract.md) has the rules, and
-the [pages of the commands](commands/acquire.md) have the words of each error.
+`tests/python/test_combinations.py` tries each cell on a real server. [The contract](../internals/contract.md) has the
+rules, and the [pages of the commands](commands/acquire.md) have the words of each error.
 
 ## Feature and feature
 
