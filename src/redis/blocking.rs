@@ -5,8 +5,7 @@
 //!
 //! CLIENT UNBLOCK can still meet a client that was answered and whose reply is not sent yet. Redis 7.4 and Valkey keep
 //! it away then. Redis 7.0 ends the wait and loses the answer: the client would wait for ever, so its connection is
-//! closed, which is the one thing it cannot overlook. Redis 7.2 would abort; there CLIENT UNBLOCK does not apply to
-//! these clients.
+//! closed, which is the one thing it cannot overlook. Redis 7.2 would abort; the module does not load there.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -14,8 +13,8 @@ use std::ptr::null_mut;
 use redis_module::raw;
 
 use super::api::{Ctx, api};
+use super::guard;
 use super::keeper::Blocked;
-use super::{guard, kind};
 use crate::engine::answers;
 use crate::engine::clients::Reply;
 
@@ -27,13 +26,11 @@ struct Sent {
 
 /// Blocks the client of the running command. `None`: it cannot be blocked.
 pub(super) fn block(ctx: &Ctx) -> Option<Blocked> {
-    // Without such a callback CLIENT UNBLOCK does not apply to the client.
-    let on_timeout: raw::RedisModuleCmdFunc =
-        if kind::kind().can_unblock() { Some(on_unblock) } else { None };
     // SAFETY: 1. a live context of a running command; 2. the callbacks have the types asked for; 3. what `on_free`
     // frees is what `unblock` makes.
-    let blocked =
-        unsafe { api!(RedisModule_BlockClient, ctx.as_ptr(), Some(on_answer), on_timeout, Some(on_free), 0) };
+    let blocked = unsafe {
+        api!(RedisModule_BlockClient, ctx.as_ptr(), Some(on_answer), Some(on_unblock), Some(on_free), 0)
+    };
     let blocked = blocked.filter(|blocked| !blocked.is_null())?;
     // SAFETY: a handle just made.
     unsafe { api!(RedisModule_SetDisconnectCallback, blocked, Some(on_disconnect)) };

@@ -31,10 +31,15 @@ impl Kind {
         self.is_valkey
     }
 
-    /// Returns whether CLIENT UNBLOCK may end a wait. On Redis 7.2 it would abort the server when it meets a client
-    /// that was answered in the same turn of the event loop.
-    pub(crate) const fn can_unblock(self) -> bool {
-        self.is_valkey || self.version < 0x07_0200 || self.version >= 0x07_0400
+    /// Returns whether the module does not load on it: no package has these versions for the tests. Redis 7.2, and Valkey
+    /// 7.2 that is made from it, abort when CLIENT UNBLOCK meets a client that was answered in the same turn of the event
+    /// loop.
+    pub(super) const fn is_excluded(self) -> bool {
+        if self.is_valkey {
+            self.valkey_major == 7
+        } else {
+            self.version >= 0x07_0200 && self.version < 0x08_0000
+        }
     }
 
     /// Returns whether CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event
@@ -63,5 +68,31 @@ impl Kind {
     /// Returns whether a module can write "nothing" at the head of an RDB file.
     pub(crate) const fn has_optional_aux(self) -> bool {
         self.version >= 0x07_0200
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_versions_between_those_that_are_tested_are_excluded() {
+        let redis = |version| Kind { is_valkey: false, version, valkey_major: 0 };
+        for (version, is_excluded) in [
+            (0x07_000f, false),
+            (0x07_0200, true),
+            (0x07_020b, true),
+            (0x07_0407, true),
+            (0x08_0000, false),
+            (0x08_0603, false),
+            (0xff_ffff, false),
+        ] {
+            assert_eq!(redis(version).is_excluded(), is_excluded, "{version:#x}");
+        }
+        for (valkey_major, is_excluded) in [(7, true), (8, false), (9, false)] {
+            // What every Valkey says.
+            let valkey = Kind { is_valkey: true, version: 0x07_0204, valkey_major };
+            assert_eq!(valkey.is_excluded(), is_excluded, "{valkey_major}");
+        }
     }
 }

@@ -6,8 +6,8 @@ use redis_module::raw;
 
 use super::api::{Ctx, Signals, Str};
 use super::{
-    clock, docs, events, ffi, guard, hot, info, keeper, needs, replicate, server, settings, soon, value,
-    wakeup,
+    clock, docs, events, ffi, guard, hot, info, keeper, kind, needs, replicate, server, settings, soon,
+    value, wakeup,
 };
 use crate::engine;
 
@@ -91,6 +91,13 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
         ctx.log(ffi::SERVER_LOG_WARNING, &format!("this module leaves out a rule, for tests: {rule:?}"));
     }
     server::begin(ctx);
+    if kind::kind().is_excluded() {
+        return Err(
+            "Redis 7.2, Redis 7.4 and Valkey 7.2 are excluded, because the module is not tested on them; \
+             use Redis 7.0, Redis 8.0 or later, or Valkey 8.0 or later"
+                .to_owned(),
+        );
+    }
     clock::begin();
     keeper::begin();
     ctx.set_options(Signals::WhenClosed);

@@ -20,6 +20,14 @@ def test_the_page_lists_the_servers_that_are_tested_and_no_others():
 
 
 @pytest.mark.once
+def test_the_page_lists_the_servers_that_the_module_refuses():
+    (row,) = re.findall(r"^\| (.*?) \| the module does not load, and the log says why", PAGE, re.MULTILINE)
+    source = (ROOT / "src" / "redis" / "load.rs").read_text()
+    (told,) = re.findall(r'"(.*?) are excluded', source)
+    assert row.split(", ") == re.split(", | and ", told)
+
+
+@pytest.mark.once
 def test_the_doctor_knows_the_same_servers():
     source = (ROOT / "tool" / "src" / "doctor" / "versions.rs").read_text()
     table = re.search(r"const TESTED.*?;", source, re.DOTALL)[0]

@@ -41,10 +41,6 @@ fn bug(
     has_strings: bool,
 ) -> Option<(&'static str, (&'static str, &'static str))> {
     match (name, release) {
-        ("Redis", (7, 2)) => Some((
-            "CLIENT UNBLOCK of a waiter would abort it, so it does nothing there",
-            ("Use CLIENT KILL, or a later version", "docs/reference/guarantees.md#waiting"),
-        )),
         ("Valkey", (8, 1)) if has_strings => Some((
             "MOVE and COPY leave their client in another database while legacy-strings is on",
             ("Do not use them, or take Valkey 9.1", "docs/how-to/migrate.md#in-short"),
@@ -59,7 +55,6 @@ mod tests {
 
     #[test]
     fn versions_with_a_bug_are_known() {
-        assert!(bug("Redis", (7, 2), false).is_some());
         assert!(bug("Valkey", (8, 1), true).is_some() && bug("Valkey", (8, 1), false).is_none());
         for release in [(7, 0), (7, 4), (8, 0), (8, 6)] {
             assert!(bug("Redis", release, true).is_none(), "{release:?}");
