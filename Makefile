@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PORT ?= 6379
 
-.PHONY: help tool build package run check test test-servers valgrind soak soak-kinds sabotage differ chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard growth monitoring clients mutants spec spec-small lint fmt clean
+.PHONY: help tool build package reproduce arm64 run check test test-servers valgrind soak soak-kinds sabotage differ chaos chaos-soak storms simulate simulate-soak fuzz server-suites bench bench-guard growth monitoring clients mutants spec spec-small lint fmt clean
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
@@ -43,7 +43,9 @@ help:
 	@echo "make tool          the command-line tool, by its own check (a minute or two; tool/check --lint)"
 	@echo "make lint          make check without the tests of the core, links of comments, dependency audit"
 	@echo "make build         the module alone: target/release/libredislock.so"
-	@echo "make package       a Debian package and a tarball of it in target/packages, each installed and tried"
+	@echo "make package       packages of the module, the tool and the clients in target/packages, each opened and tried"
+	@echo "make reproduce     whether two builds of the module in two folders are the same (minutes)"
+	@echo "make arm64         the module built for arm64, and tested on an emulated server (minutes)"
 
 build:
 	@scripts/prepare run
@@ -51,6 +53,12 @@ build:
 
 package:
 	@scripts/package
+
+reproduce:
+	@scripts/package reproduce
+
+arm64:
+	@scripts/arm64
 
 run: build
 	@scripts/run $(PORT)
