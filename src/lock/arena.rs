@@ -117,7 +117,7 @@ impl<T> Arena<T> {
         Self { generation: self.generation, ..Self::default() }
     }
 
-    /// Takes any record out of a store that is gone, and gives back its memory on the way.
+    /// Removes any record from a store that is no longer in use, and frees its memory gradually.
     pub fn pop(&mut self) -> Option<T> {
         while let Some(page) = self.pages.last_mut() {
             while let Some(slot) = page.as_mut().and_then(|page| page.slots.pop()) {
@@ -146,8 +146,8 @@ impl<T> Arena<T> {
     /// Stores a record and gives it a number.
     pub fn insert(&mut self, record: T) -> Id<T> {
         let page_number = self.open_page();
-        // Never 0, so that a number is never 0 (the edge stores it where null means "no value"), and never with
-        // the highest bit, which tells other numbers from these.
+        // Never 0, so that a number is never 0 (the edge stores it where null means "no value"), and never with the
+        // highest bit, which distinguishes other numbers from these.
         self.generation = if self.generation >= GENERATION_MAX { 1 } else { self.generation + 1 };
         let birth = self.generation;
         let page = self.pages[page_number as usize]

@@ -33,7 +33,7 @@ impl<T> Default for ByHash<T> {
 const fn table_of(hash: u64, tables: usize) -> usize {
     let among = tables.next_power_of_two();
     let at = (hash >> 20) as usize & (among - 1);
-    // The upper half of the tables is not complete yet: what has no table there is still in the lower half.
+    // The upper half of the tables is not complete yet: an entry without a table there is still in the lower half.
     if at < tables { at } else { at - among / 2 }
 }
 
@@ -51,7 +51,7 @@ impl<T: Copy + Eq> ByHash<T> {
         self.len == 0
     }
 
-    /// The one with this hash that `is` what is looked for.
+    /// Returns the entry with this hash for which `is` holds.
     #[must_use]
     pub fn find(&self, hash: u64, is: impl Fn(T) -> bool) -> Option<T> {
         let table = self.tables.get(table_of(hash, self.tables.len()))?;

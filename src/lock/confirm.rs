@@ -9,7 +9,7 @@
 //!
 //! Requests of one turn of the event loop are one batch: they wait for one offset of the replication stream.
 //!
-//! `table/revoke.rs` decides what happens to a hold whose reply is not confirmed.
+//! `table/revoke.rs` decides the fate of a hold whose reply is not confirmed.
 
 mod demoted;
 
@@ -278,8 +278,8 @@ impl Confirmations {
         !self.is_empty() && self.has_late || !self.enough.is_empty()
     }
 
-    /// Counts what was acknowledged since it was counted last: each wait is looked at once for each replica, however
-    /// long it waits for another one.
+    /// Counts the acknowledgements since the last count: each wait is examined once for each replica, however long it
+    /// waits for another one.
     fn count(&mut self) {
         for (name, replica) in &mut self.replicas {
             for (&id, wait) in self.waits.range_mut(replica.next..) {

@@ -100,7 +100,7 @@ impl<T: Timed> Deadlines<T> {
         }
     }
 
-    /// Moves the entry at `index` towards the root; writes its seat; returns where it came to stand.
+    /// Moves the entry at `index` towards the root; writes its seat; returns its new position.
     fn rise(&mut self, arena: &mut Arena<T>, mut index: usize) -> usize {
         let entry = self.heap[index];
         while index > 0 {
@@ -141,7 +141,7 @@ impl<T: Timed> Deadlines<T> {
         }
     }
 
-    /// Tells what is wrong with the heap, if anything is.
+    /// Returns the fault of the heap, if there is one.
     pub fn check(&self, arena: &Arena<T>, seat_of: impl Fn(&T) -> Seat) -> Result<(), String> {
         for (index, &(at, id)) in self.heap.iter().enumerate() {
             let record = arena.get(id).ok_or_else(|| format!("deadline of no record {id:?}"))?;

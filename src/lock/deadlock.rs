@@ -1,16 +1,15 @@
 //! Deadlocks: waits that only each other could end (G11).
 //!
-//! A request waits for owners to give up what they hold, and for requests ahead of it that wait for other locks too.
-//! An owner who waits for nothing may give up anything at any time. So the search goes through the requests until
-//! nothing new can come true. Only a timeout or a lease can end what is left, and a request that would be left is
-//! refused. (This is the AND-OR model of Knapp, "Deadlock Detection in Distributed Databases", 1987. A request for
-//! several locks needs all of them, one for a semaphore any of its permits, an owner with several requests any of
-//! them.)
+//! A request waits for owners to release their holds, and for requests ahead of it that wait for other locks too. An
+//! owner who waits for nothing may release anything at any time. So the search goes through the requests until nothing
+//! new can come true. Only a timeout or a lease can end the rest, and a request that would be part of it is refused.
+//! (This is the AND-OR model of Knapp, "Deadlock Detection in Distributed Databases", 1987. A request for several
+//! locks needs all of them, one for a semaphore any of its permits, an owner with several requests any of them.)
 //!
 //! The search runs at every request that is about to wait, so that no cycle is ever there before. Its work is linear
-//! in what it looks at, which [`STEPS_MAX`] bounds. Each request counts what it still waits for, and the search
-//! crosses out what comes true where it stands in the way. It assumes that what lies beyond the bound can come true.
-//! So it does not find a longer cycle, and reports none that is not there.
+//! in the holders and requests that it examines, which [`STEPS_MAX`] bounds. Each request counts its unmet conditions,
+//! and the search removes a request that comes true from the conditions that it blocks. It assumes that everything
+//! beyond the bound can come true. So it does not find a longer cycle, and reports none that is not there.
 
 mod cycle;
 mod effort;
@@ -33,14 +32,14 @@ pub struct Link {
     pub owner: OwnerBuf,
     /// For which lock.
     pub lock_key: LockKeyBuf,
-    /// The owner that has to give it up, or to get it first. The next link's owner.
+    /// The owner that must release it, or get it first. The next link's owner.
     pub awaited: OwnerBuf,
 }
 
-/// Something that has to come true first.
+/// A condition that must come true first.
 #[derive(Clone, Copy)]
 enum Blocker {
-    /// This owner gives up what it holds.
+    /// This owner releases its holds.
     Owner(usize),
     /// This request is granted.
     Request(usize),
@@ -64,13 +63,13 @@ struct Condition {
 }
 
 struct Request {
-    /// The one that stands for all.
+    /// The entry that represents the request.
     first_entry: WaiterId,
     /// The range of its conditions among those of all requests.
     conditions: Range<usize>,
     /// The number of unmet conditions. With none it can come true.
     unmet: usize,
-    /// Its owner, if somebody waits for that.
+    /// Its owner, if a request waits for that.
     owner: Option<usize>,
 }
 
@@ -91,7 +90,7 @@ pub struct Scope<'a> {
     pub now: Moment,
     /// The most holders that a shared lock may have.
     pub holders_max: usize,
-    /// Requests that count as gone, by those that stand for all: they are about to be replaced.
+    /// Requests that are ignored, by their first entries: they are about to be replaced.
     pub but: &'a [WaiterId],
 }
 
@@ -115,7 +114,7 @@ pub struct Looked {
     owners: usize,
 }
 
-/// The cycle that this request, which stands in the queue, closes, if any.
+/// Returns the cycle that this queued request closes, if any.
 #[must_use]
 pub fn find(scope: Scope<'_>, waiter: WaiterId, looked: &mut Looked) -> Option<Vec<Link>> {
     if !may_close_one(scope.queues, scope.locks, waiter) {
@@ -168,7 +167,7 @@ impl<'a> Graph<'a> {
         until.is_some_and(|until| until <= now) || but.contains(&first)
     }
 
-    /// The node of an owner who waits. `None` if it can continue, because it waits for nothing or the bound is
+    /// The node of an owner that waits. `None` if it can continue, because it waits for nothing or the bound is
     /// reached.
     fn owner(&mut self, name: &[u8]) -> Option<usize> {
         let queues = self.scope.queues;
@@ -201,7 +200,7 @@ impl<'a> Graph<'a> {
         (!can_go_on).then_some(number)
     }
 
-    /// Finds out what a request waits for.
+    /// Finds the conditions of a request.
     fn expand(&mut self, number: usize) {
         let (queues, first_entry, begin) =
             (self.scope.queues, self.requests[number].first_entry, self.conditions.len());
@@ -234,7 +233,7 @@ impl<'a> Graph<'a> {
         lock.is_some_and(|lock| locks.holders(lock).any(|(_, hold)| !hold.is_over(now)))
     }
 
-    /// Finds out what a request waits for in one queue.
+    /// Finds the conditions of a request in one queue.
     fn look_at(&mut self, request: usize, entry: WaiterId) {
         effort::count(1);
         let Scope { queues, locks, now, holders_max, .. } = self.scope;
@@ -318,9 +317,9 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Notes the nearest request for several locks that stands ahead, if the queue `has_multis`: it waits for
-    /// all others of its kind itself. This request also waits for everything that the other requests ahead wait
-    /// for, so they are skipped. Returns whether one that stands there wants the whole lock.
+    /// Notes the nearest request for several locks ahead, if the queue `has_multis`: it waits for all others of its
+    /// kind itself. This request also waits for everything that the other requests ahead wait for, so they are
+    /// skipped. Returns whether a request ahead wants the whole lock.
     fn ahead(&mut self, entry: WaiterId, waiter: &Waiter, has_multis: bool) -> bool {
         let (mut notes, mut is_behind_exclusive) = (has_multis, false);
         let mut must_look = waiter.request.mode == Mode::Shared;
@@ -386,7 +385,7 @@ impl<'a> Graph<'a> {
             Blocker::Request(request) => request,
             Blocker::Owner(owner) => self.requests.len() + owner,
         };
-        // Counted first, so that all of them fit into one row behind each other.
+        // Counted first, so that all of them fit into one row, one after the other.
         let mut ends = vec![0; self.requests.len() + self.owners.len() + 1];
         for &blocker in &self.blockers {
             ends[node(blocker) + 1] += 1;

@@ -1,8 +1,8 @@
 //! Everything that a step may ask the outside to do.
 //!
-//! A step of the [table](super::table) never acts. It returns a [`Step`]: what becomes of the one key it was about,
-//! and what replicas and files get. It appends [`Effect`]s: who is answered what, which events to publish. The edge
-//! carries them out in one fixed order: key, record, events, answers.
+//! A step of the [table](super::table) never acts. It returns a [`Step`]: the change of its key, and the record for
+//! replicas and files. It appends [`Effect`]s: answers to waiters, and events to publish. The edge carries them out in
+//! one fixed order: key, record, events, answers.
 
 use super::types::{ClientId, LockKeyBuf, Moment, OwnerBuf, Token};
 
@@ -16,7 +16,7 @@ pub enum Existing {
     Nothing,
     /// A key of our type, with this value.
     Lock(LockId),
-    /// A string with a time to live that counts as a lock: somebody holds it, until then.
+    /// A string with a time to live that counts as a lock: it is held until then.
     Legacy(Legacy),
     /// A key of another type.
     Other,
@@ -39,7 +39,7 @@ pub enum Change {
     /// Nothing changed but whose turn it is: a reservation's, whose owner learns of it as of a change. There may be no
     /// key.
     Signalled,
-    /// It stays, with the same value, and what the value stands for changed.
+    /// It stays, with the same value, and the lock behind the value changed.
     Touched,
     /// It stays, with the same value, and another hold began: a time to live that a user gave to the old one goes.
     Renewed,
@@ -54,7 +54,7 @@ pub enum Change {
 /// The fact that replicas and the append-only file receive for a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// There is nothing to tell.
+    /// There is nothing to replicate.
     Nothing,
     /// The client's request, word for word: a reader that applies it comes to the same result.
     AsAsked,
@@ -88,7 +88,7 @@ impl<R> Step<R> {
         Self { reply, change: Change::Nothing, record: Record::Nothing }
     }
 
-    /// Returns this step with its record placed after the one of what has ended.
+    /// Returns this step with its record placed after the one of the ended hold.
     #[inline]
     pub fn behind(self, ended: Record, fx: &mut Effects) -> Self {
         match (ended, self.record) {
@@ -148,7 +148,7 @@ pub enum Answer {
     Moved(String),
 }
 
-/// Something the outside is to do.
+/// An effect that the outside carries out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Replicate this too, after the step's own record and before anything is published or answered.
@@ -217,7 +217,7 @@ impl Effects {
         self.first.take()
     }
 
-    /// Everything but what [`Self::take_first`] gives. The records come before anything else.
+    /// Everything but the event of [`Self::take_first`]. The records come before anything else.
     pub fn drain(&mut self) -> impl Iterator<Item = Effect> {
         self.rest.drain(..)
     }
@@ -262,7 +262,7 @@ pub enum Task {
     Settle(LockKeyBuf),
     /// It may be the turn of this request for several locks.
     Multi(WaiterId),
-    /// The lease of the hold with this token runs otherwise than readers know: tell them.
+    /// The lease of the hold with this token runs otherwise than readers know: replicate it.
     ReplicateAgain(LockKeyBuf, Token),
     /// The owner of the hold with this token may never receive its grant: if so, end it, then settle.
     Revoke(LockKeyBuf, Token),
@@ -290,7 +290,7 @@ mod tests {
         let mut taken = effects.take();
         assert!(effects.capacity() >= 2 && effects.take_first().is_none(), "its memory stays");
         assert_eq!((taken.take_first(), taken.capacity()), (Some(Event::Acquired), 0));
-        // Behind another effect an event is not the first.
+        // After another effect an event is not the first.
         effects.replicate(Record::Nothing);
         effects.publish(Event::Expired);
         assert_eq!(effects.take_first(), None);

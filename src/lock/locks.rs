@@ -1,4 +1,4 @@
-//! All locks: what a number in the keyspace stands for.
+//! All locks, by the number that the keyspace stores.
 //!
 //! A record is written as narrowly as it can be (see [`record`]), in a slot of a [`slab`], with its lease on
 //! a [`wheel`]. Nothing of that shows outside: here are [`Locks`], and the views [`Lock`] and [`Hold`].

@@ -1,4 +1,4 @@
-//! The core: what a lock is and every rule about it, without Redis.
+//! The core: the locks and every rule about them, without Redis.
 //!
 //! No server type, no clock, no randomness, no I/O, no `unsafe`. Time comes in as an argument, effects go out as
 //! values. The same inputs give the same results, so every rule is tested without a server, and a simulation of a
@@ -6,17 +6,17 @@
 //!
 //! # The rules in prose
 //!
-//! * A key of our type stands for a [`locks::Lock`]. The key is there if and only if somebody holds the lock. (An
-//!   *empty* lock, left by RENAME, MOVE, SWAPDB or RESTORE under another name, counts as free.)
-//! * The *server's keyspace is the index*: the value of a key is the number of its lock. A step gets what the key
-//!   holds ([`effect::Existing`]) and returns what becomes of it ([`effect::Change`]). Nothing is looked up twice,
-//!   and nothing can disagree with the keyspace.
+//! * The value of a key of our type is the number of a [`locks::Lock`]. The key exists if and only if the lock is
+//!   held. (An *empty* lock, left by RENAME, MOVE, SWAPDB or RESTORE under another name, counts as free.)
+//! * The *server's keyspace is the index*: the value of a key is the number of its lock. A step receives the content
+//!   of the key ([`effect::Existing`]) and returns its change ([`effect::Change`]). Nothing is looked up twice, and
+//!   nothing can disagree with the keyspace.
 //! * A hold ends by its owner's release, its lease, or a deliberate deletion of the key (G10).
 //! * A request that comes while the lock is held or others wait goes to the end of the queue, or away (G5).
 //! * Whatever frees a lock with waiters either grants it in the same step or leaves a [`effect::Task`] for the pump
 //!   (G6).
 //! * Every waiter leaves its queue exactly once, and with exactly one answer (G7).
-//! * On replicas and while files load, [`table::Table`]'s `apply_*` steps carry out what was decided elsewhere; they
+//! * On replicas and while files load, [`table::Table`]'s `apply_*` steps carry out decisions made elsewhere; they
 //!   decide nothing (G13).
 
 pub mod arena;

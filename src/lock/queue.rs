@@ -1,4 +1,4 @@
-//! The requests that wait, in what order, until when (G5, G7, G8).
+//! The requests that wait, with their order and their timeouts (G5, G7, G8).
 //!
 //! One queue for each lock key that has waiters: a doubly linked list through the waiters' records. So leaving from
 //! the middle (a timeout, a closed connection) costs as little as leaving from the head. Queues are found by lock key,
@@ -66,7 +66,7 @@ impl Request {
 /// A request in the queue.
 #[derive(Debug)]
 pub struct Waiter {
-    /// The queue it stands in.
+    /// The queue that it is in.
     pub queue: QueueId,
     /// The request.
     pub request: Request,
@@ -82,10 +82,10 @@ pub struct Waiter {
     seat: Seat,
 }
 
-/// A request for several locks at once: it stands in the queue of each.
+/// A request for several locks at once: it is in the queue of each.
 #[derive(Debug)]
 pub struct Multi {
-    /// Its entry in each queue. The first one stands for all: it is known to the outside, and times out.
+    /// Its entry in each queue. The first entry represents the request: it is known to the outside, and times out.
     pub entries: Vec<WaiterId>,
     /// The queue that it was found to wait for. Nothing that happens elsewhere helps it.
     pub held_up_in: Option<QueueId>,
@@ -110,7 +110,7 @@ pub struct Queue {
     pub len: usize,
     /// The mode that they request; all agree on its kind.
     pub mode: Mode,
-    /// The lock that they wait for, as of the last look; stale once it is gone.
+    /// The lock that they wait for, as of the last look; stale once it is removed.
     pub lock: Option<LockId>,
     /// The number of them that request other locks too.
     pub multis: usize,
@@ -140,9 +140,9 @@ pub struct Queues {
     multis: Arena<Multi>,
     /// The number of requests for holds with a binding to their connections.
     binding: usize,
-    /// Lines that somebody left whose going may let others in.
+    /// Queues that a waiter left, which may unblock others.
     left: Vec<QueueId>,
-    /// Lines to be looked at, by when.
+    /// Queues to recheck, by time.
     rechecks: BTreeMap<(Moment, u64), QueueId>,
     hasher: DefaultHashBuilder,
     timeouts: Deadlines<Waiter>,
@@ -260,7 +260,7 @@ impl Queues {
         self.multis.get(multi)
     }
 
-    /// The request for several locks with this number, to note what holds it up.
+    /// The request for several locks with this number, to note the lock that blocks it.
     pub fn multi_mut(&mut self, multi: MultiId) -> Option<&mut Multi> {
         self.multis.get_mut(multi)
     }
@@ -280,7 +280,7 @@ impl Queues {
         multi.into_iter().flat_map(|multi| multi.entries.iter().copied()).chain(single)
     }
 
-    /// The request behind this one.
+    /// The request after this one.
     #[must_use]
     pub fn behind(&self, waiter: WaiterId) -> Option<WaiterId> {
         self.waiters.get(waiter)?.behind
@@ -312,7 +312,7 @@ impl Queues {
         !self.left.is_empty()
     }
 
-    /// A queue that somebody left whose going may let others in.
+    /// A queue that a waiter left, which may unblock others.
     pub fn next_left(&mut self) -> Option<QueueId> {
         self.left.pop()
     }
@@ -422,8 +422,8 @@ impl Queues {
         }
     }
 
-    /// Takes a request out of its queue, wherever it stands. It takes one for several locks out of all its queues,
-    /// and returns the waiter that stood for all of them.
+    /// Removes a request from its queue, at any position. It takes one for several locks out of all its queues, and
+    /// returns the waiter that stood for all of them.
     pub fn leave(&mut self, id: WaiterId) -> Option<Waiter> {
         let Some(multi) = self.waiters.get(id)?.multi else {
             return self.take_out(id);

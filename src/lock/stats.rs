@@ -9,7 +9,7 @@ pub struct Stats {
     pub grants: u64,
     /// The number of these grants that a request waited for.
     pub contended_grants: u64,
-    /// Holds given up by their owner, also for a new grant to the same, or taken back before the owner heard of them.
+    /// Holds released by their owner, also for a new grant to the same, or revoked before the grant was delivered.
     pub releases: u64,
     /// Holds whose lease ran out.
     pub expirations: u64,

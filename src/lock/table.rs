@@ -5,16 +5,16 @@
 //!
 //! * [`decide`]: a client asks, on a primary. The plain exclusive lock takes a short path, in this file.
 //! * [`kinds`]: the same for requests and locks of all kinds; [`multi`]: for several locks in one step.
-//! * [`admit`]: who is let in when a lock, or a place in it, is free.
+//! * [`admit`]: grants to waiters when a lock, or a place in it, is free.
 //! * [`ended`]: ends by time or from outside: leases, timeouts, keys that were removed; [`connections`]: connections
 //!   that closed.
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
 //! * [`outbox`], [`notices`]: the events to publish, in order.
-//! * [`noted`], [`tasks`]: what the pump is to look at.
+//! * [`noted`], [`tasks`]: the queues and holds that the pump must examine.
 //! * [`away`]: those who waited when this server stopped deciding, or was to grant nothing any more.
 //! * [`revoke`]: holds whose grants were not delivered yet, and their revocation.
-//! * [`leaving`]: no lock is granted any more, because the module is to go.
-//! * [`describe`]: what INFO, FENCE and the tests want to know.
+//! * [`leaving`]: no lock is granted any more, because the module is being unloaded.
+//! * [`describe`]: the data for INFO, FENCE and the tests.
 
 mod admit;
 mod apply;

@@ -4,13 +4,13 @@
 //! it follows the wall clock in microseconds and never goes back. It has two hands:
 //!
 //! * `last`: the newest token that this server knows of. Never lowered, by anything.
-//! * `replicated`: the newest token that readers of the replication stream and the append-only file can
-//!   compute for themselves: what the stream said last, counted on from there.
+//! * `replicated`: the newest token that readers of the replication stream and the append-only file can compute for
+//!   themselves: the last one of the stream, counted on from there.
 //!
 //! While the two agree, a grant can travel as the client's own request: the reader mints `replicated + 1`, which is
 //! the same token. They may differ after one of these: the clock jumped to wall time, a RESTORE brought a higher
-//! token, a new append-only file was begun. They may also differ where this server was fed by a stream that lags
-//! behind what it had seen. Or a grant failed after its token was minted. Then the next grant travels as a record that
+//! token, a new append-only file was begun. They may also differ where this server was fed by a stream that lags the
+//! tokens that it had seen. Or a grant failed after its token was minted. Then the next grant travels as a record that
 //! names its token, and that brings them together again. So the decision is local, and a reader never guesses.
 
 use super::types::{TOKEN_MAX, Token};
@@ -136,7 +136,7 @@ impl TokenClock {
         self.replicated = 0;
     }
 
-    /// A data set begins to load: what its stream counts from is what it will say, nothing else.
+    /// A data set begins to load: its stream alone determines the token to count from.
     pub const fn begin_load(&mut self) {
         self.replicated = 0;
     }

@@ -13,7 +13,7 @@ pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 
 /// Longest lease that any setting can allow, in milliseconds (CONTRACT 7: max-lease, a day).
 ///
-/// Records and files are held to it too: what cannot have been granted is not believed.
+/// Records and files are held to it too: a hold that cannot have been granted is rejected.
 pub const LEASE_MS_MAX: u64 = 86_400_000;
 
 /// A moment on the machine's boot-time clock, in microseconds (G2: no wall clock decides a lease).
@@ -135,7 +135,7 @@ impl Binding {
     }
 }
 
-/// A connection, by the server's number for it. It never says who holds: the owner does.
+/// A connection, by the server's number for it. It never says which owner holds: the owner does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct ClientId(pub u64);
 

@@ -1,5 +1,4 @@
-//! The server's allocator as ours, so that what the locks occupy shows in `used_memory` and counts
-//! against `maxmemory`.
+//! The server's allocator as ours, so that the memory of locks shows in `used_memory` and counts against `maxmemory`.
 //!
 //! redis-module's own has no realloc and rounds sizes instead of aligning; this one does both right.
 

@@ -5,8 +5,8 @@
 //! Every function of the API is a static pointer. The server fills it in before our `OnLoad` continues, and it is
 //! never written afterwards. [`api`] reads it and calls it if it is there; [`calls`] has those of the usual commands
 //! at hand. Handles ([`Ctx`], [`Key`], [`Str`]) are made only from pointers that the server passed to us for the
-//! length of a callback. All of this runs on the server's main thread. So the `SAFETY` comments below say only what is
-//! particular to a call.
+//! length of a callback. All of this runs on the server's main thread. So each `SAFETY` comment below is limited to
+//! its call.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int, c_longlong, c_void};
@@ -206,7 +206,7 @@ pub(crate) const UPDATES: u32 =
 /// The access flags of a command that only reads its key.
 pub(crate) const READS: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
 
-/// When the server tells those who watch a key (WATCH, client-side caches) that it changed.
+/// The time at which the server notifies clients that watch a key (WATCH, client-side caches) of a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signals {
     /// Whenever we close a key that was open for writing.
@@ -323,8 +323,8 @@ impl Drop for Key<'_> {
         if self.key.is_null() {
             return;
         }
-        // Asking the server to tell is another look-up of the key on some versions; asking it not to tell, a
-        // store of a number.
+        // Asking the server to notify them is another look-up of the key on some versions; asking it not to, a store
+        // of a number.
         let is_silent = self.is_for_writing && !self.is_changed.get();
         if is_silent {
             self.ctx.set_options(Signals::Never);
@@ -346,12 +346,12 @@ pub(super) fn lock_type() -> *mut raw::RedisModuleType {
     TYPE.load(Ordering::Relaxed)
 }
 
-/// The value of a key that stands for this lock.
+/// The value of a key for this lock.
 pub(crate) fn value_of(lock: LockId) -> *mut c_void {
     std::ptr::without_provenance_mut(lock.number() as usize)
 }
 
-/// The lock that a key's value stands for.
+/// The lock of a key's value.
 pub(crate) fn lock_of(value: *mut c_void) -> LockId {
     LockId::from_number(value.addr() as u64)
 }

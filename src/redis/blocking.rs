@@ -37,10 +37,10 @@ pub(super) fn block(ctx: &Ctx) -> Option<Blocked> {
     Some(blocked)
 }
 
-/// Answers a blocked client, or lets go of one that is gone. Once for each.
+/// Answers a blocked client, or releases one that has disconnected. Once for each.
 pub(super) fn unblock(blocked: Blocked, reply: Option<Reply>) {
     let sent = reply.map_or(null_mut(), |reply| Box::into_raw(Box::new(Sent { reply, blocked })));
-    // SAFETY: 1. the handle was not used before, as the engine has just forgotten it; 2. `on_free` frees what is sent.
+    // SAFETY: 1. the handle was not used before, as the engine has just forgotten it; 2. `on_free` frees the reply.
     unsafe { api!(RedisModule_UnblockClient, blocked, sent.cast()) };
 }
 

@@ -1,7 +1,7 @@
 //! The two clocks, read here and nowhere else, and the timer that goes by one of them (G3).
 //!
-//! The server's own timers run on the wall clock: set back by an hour, they come an hour late. So a timer descriptor of
-//! the kernel, on the boot-time clock, stands in the server's event loop: see [`wakeup`](super::wakeup).
+//! The server's own timers run on the wall clock: set back by an hour, they come an hour late. So the server's event
+//! loop polls a timer descriptor of the kernel, on the boot-time clock: see [`wakeup`](super::wakeup).
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -71,8 +71,8 @@ impl Alarm for Timer {
         let Some(fd) = &self.0 else {
             return false;
         };
-        // From now, and not at a moment: a library under the server that shifts its clocks shifts what we read and not
-        // what the kernel waits for. Zero would disarm it.
+        // From now, and not at a moment: a library under the server that shifts its clocks shifts our readings and not
+        // the kernel's timers. Zero would disarm it.
         let micros = at.0.saturating_sub(boot().0).max(1);
         let value = Timespec {
             tv_sec: i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX),

@@ -1,8 +1,8 @@
 //! In a cluster: whose slot is it?
 //!
-//! A key that moves to another server looks, on this one, just like a key that was deleted. Granting on "it is gone"
-//! would make two holders. So before anything is granted or ended outside of a command, the engine asks the server in
-//! a way in which it answers for the slot too.
+//! A key that moves to another server looks, on this one, just like a key that was deleted. Granting because "it is
+//! gone" would make two holders. So before anything is granted or ended outside of a command, the engine asks the
+//! server in a way in which it answers for the slot too.
 
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
@@ -36,7 +36,7 @@ pub(super) fn sees_all_keys(ctx: &Ctx) -> bool {
     !kind::kind().is_valkey() || !ctx.flags().is_cluster
 }
 
-/// Returns whether the server would let the running command use all of these keys. `look`: a command that looks at
+/// Returns whether the server would let the running command use all of these keys. `look`: a command that only reads
 /// them.
 pub(super) fn has_all(ctx: &Ctx, look: &CStr, names: &[Str<'_>]) -> bool {
     // SAFETY: 1. a live context; 2. the format takes an array of strings and its length, and `Str` is transparent over the
@@ -66,7 +66,7 @@ pub(super) fn keys_of(ctx: &Ctx, words: &[Str<'_>]) -> Vec<usize> {
     }
 }
 
-/// Asks the server for a key; what it says if it refuses.
+/// Asks the server for a key; returns its error if it refuses.
 ///
 /// It is asked to run a command that would write and does nothing: a cluster that is down may still allow reads.
 fn ask(ctx: &Ctx, name: Str<'_>) -> Option<String> {

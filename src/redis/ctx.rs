@@ -1,4 +1,4 @@
-//! The server by its module API: what the engine asks, answered.
+//! The server by its module API: the answers to the engine's questions.
 
 use std::ffi::{CStr, CString, c_int, c_longlong};
 use std::ptr::null_mut;

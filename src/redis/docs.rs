@@ -80,7 +80,7 @@ fn flags(ctx: &Ctx, command: &Command) -> Cow<'static, CStr> {
     if !matches!(command.keys, Keys::Counted(_)) || !cluster::sees_all_keys(ctx) {
         return command.flags.into();
     }
-    // A cluster routes by what the command itself says, and not by the key specs.
+    // A cluster routes by the reply of the command itself, and not by the key specs.
     let all = [command.flags.to_bytes(), b" getkeys-api"].concat();
     CString::new(all).map_or(command.flags.into(), Cow::from)
 }

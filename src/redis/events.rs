@@ -75,8 +75,7 @@ fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool {
     done == Some(raw::REDISMODULE_OK as c_int)
 }
 
-/// Subscribes to the events that are required while locks are used. `false`: the log says what the server does not
-/// tell.
+/// Subscribes to the events that are required while locks are used. `false`: the log names the missing events.
 pub(super) fn begin(ctx: &Ctx) -> bool {
     let mut is_all_told = true;
     let mut begin_one = |id, callback, name: &str| {
@@ -106,7 +105,7 @@ pub(super) fn end_with_turns(ctx: &Ctx) {
     subscribe(ctx, TURNS.0, None);
 }
 
-/// Also subscribes to replicas. `false`: the server does not tell both.
+/// Also subscribes to replicas. `false`: the server does not deliver both.
 pub(super) fn begin_with_replicas(ctx: &Ctx) -> bool {
     let (id, _, callback) = REPLICAS;
     begin_with_turns(ctx) && subscribe(ctx, id, Some(callback))
@@ -116,8 +115,8 @@ pub(super) fn begin_with_replicas(ctx: &Ctx) -> bool {
 static SETTINGS_ARE_NEW: AtomicBool = AtomicBool::new(false);
 
 /// Settings of ours are set. The command that sets them may still fail over a setting of another module, and set them
-/// back. So they take effect when the server says that its configuration has changed. They do so in the next run of the
-/// pump if another module sets them by a function of which the server tells nothing.
+/// back. So they take effect when the server says that its configuration has changed. They do so in the next run of
+/// the pump if another module sets them by a function that fires no event.
 pub(super) fn settings_are_new(ctx: &Ctx) {
     SETTINGS_ARE_NEW.store(true, Ordering::Relaxed);
     let (id, _, callback) = CONFIG;
@@ -125,7 +124,7 @@ pub(super) fn settings_are_new(ctx: &Ctx) {
     work::request(ctx);
 }
 
-/// The settings are what they stay: they take effect, if they are new.
+/// The settings are final: they take effect, if they are new.
 pub(super) fn settings_are_final(ctx: &Ctx) {
     if SETTINGS_ARE_NEW.swap(false, Ordering::Relaxed) {
         listen_to_keys(ctx);
@@ -223,7 +222,7 @@ callback!(on_turn, |ctx, sub, _| match sub {
 /// Keyspace events, which are listened to while strings may be locks: see `src/engine/legacy.rs`.
 static LISTENS_TO_KEYS: AtomicBool = AtomicBool::new(false);
 
-/// Begins to hear of strings that come and go, if the setting is on.
+/// Subscribes to strings that are written and removed, if the setting is on.
 pub(super) fn listen_to_keys(ctx: &Ctx) {
     if !keeper::SHARED.settings.has_legacy_strings() || LISTENS_TO_KEYS.swap(true, Ordering::Relaxed) {
         return;

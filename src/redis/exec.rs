@@ -25,7 +25,7 @@ pub(crate) extern "C" fn exec(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: what the server passed to the running command.
+    // SAFETY: the arguments that the server passed to the running command.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
     guard::command(&ctx, || match args {
         [_, name, rest @ ..] => match Turn::begin(&IS_RUNNING) {
@@ -41,7 +41,7 @@ pub(crate) extern "C" fn exec(
     })
 }
 
-/// Runs the command, and replies what it replies.
+/// Runs the command, and forwards its reply.
 fn run(ctx: &Ctx, words: &[Str<'_>]) {
     let [command, args @ ..] = words else {
         return ctx.reply(Part::WrongArity);
@@ -77,7 +77,7 @@ fn refusal_of_rights(reply: Reply) -> Option<String> {
     if is_error { error::refusal_of_rights(&text(reply)?) } else { None }
 }
 
-/// Commands may have come and gone.
+/// Commands may have been added and removed.
 pub(super) fn forget_commands() {
     NEVER_BLOCK.with_borrow_mut(|names| *names = HashSet::new());
 }

@@ -32,7 +32,7 @@ fn run(
     argc: c_int,
     handler: impl FnOnce(&Ctx, &[Str<'_>]),
 ) -> c_int {
-    // SAFETY: what the server passed to the running command.
+    // SAFETY: the arguments that the server passed to the running command.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
     guard::command(&ctx, || handler(&ctx, args))
 }

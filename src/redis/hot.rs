@@ -1,8 +1,8 @@
 //! The functions of the module API that every lock costs, as plain pointers.
 //!
 //! The bindings keep each function in a variable of its own, which other libraries could replace. So a call takes two
-//! loads and a look whether it is there. A pair of acquire and release makes some twenty such calls. Here they stand
-//! in one table, read once at load, and a call takes nothing but itself.
+//! loads and a look whether it is there. A pair of acquire and release makes some twenty such calls. Here they are in
+//! one table, read once at load, and a call costs nothing else.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_longlong, c_ulonglong, c_void};
@@ -19,7 +19,7 @@ macro_rules! calls {
         }
 
         impl Calls {
-            /// Functions that do nothing: what there is before the server has given its own.
+            /// Functions that do nothing: the content before the server has given its own.
             const NONE: Self = Self {
                 $($field: {
                     unsafe extern "C" fn none($(_: $arg),*) -> $result {
@@ -64,7 +64,7 @@ unsafe impl Sync for Table {}
 
 static TABLE: Table = Table(Cell::new(Calls::NONE));
 
-/// Reads what the server has given. Once, at load.
+/// Reads the server's functions. Once, at load.
 pub(super) fn begin() {
     TABLE.0.set(Calls::of_server());
 }

@@ -28,7 +28,7 @@ extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_in
         return;
     }
     guard::callback((), || {
-        // SAFETY: the context of the running callback; null stands for the module's own name.
+        // SAFETY: the context of the running callback; null means the module's own name.
         let wanted = unsafe { api!(RedisModule_InfoAddSection, info, std::ptr::null()) };
         if wanted == Some(raw::REDISMODULE_OK as c_int) {
             let text = |text: &str| Value::Text(text.to_owned());

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(super) is_valkey: bool,
-    /// As the module API tells it, 0xMMmmpp; Valkey says 7.2.4 for compatibility.
+    /// As the module API reports it, 0xMMmmpp; Valkey says 7.2.4 for compatibility.
     pub(super) version: c_int,
     /// Valkey's own major version; 0 on Redis.
     pub(super) valkey_major: u32,
@@ -48,8 +48,8 @@ impl Kind {
         !self.is_valkey && self.version < 0x07_0200
     }
 
-    /// Returns whether CLUSTER SLOTS can be asked outside of a command. Valkey 8 looks at the address of the client
-    /// that asks, and crashes where there is none.
+    /// Returns whether CLUSTER SLOTS can be asked outside of a command. Valkey 8 reads the address of the client that
+    /// asks, and crashes without one.
     pub(crate) const fn can_ask_for_slots(self) -> bool {
         !self.is_valkey || self.valkey_major >= 9
     }

@@ -48,7 +48,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     if ready == failed {
         return failed;
     }
-    // SAFETY: what the server passed.
+    // SAFETY: the arguments that the server passed.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
     let started = guard::callback(Err("internal error".to_owned()), || start(&ctx, args));
     guard::callback(failed, || match started {
@@ -69,13 +69,13 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_int {
-    // SAFETY: what the server passed.
+    // SAFETY: the arguments that the server passed.
     guard::callback((), || stop(&unsafe { Ctx::from_raw(ctx) }));
     raw::REDISMODULE_OK as c_int
 }
 
-/// Takes back all that could call this module when its code is gone. The server takes back the rest: commands, settings,
-/// the data type.
+/// Removes all callbacks that could call this module after its code is unloaded. The server takes back the rest:
+/// commands, settings, the data type.
 fn stop(ctx: &Ctx) {
     events::end(ctx);
     wakeup::end();

@@ -1,7 +1,6 @@
 //! The edge: a real server, by its module API, as the engine wants to see one ([`ctx`]). The only `unsafe` of the module.
 //!
-//! It decides nothing: what the server calls is handed to the engine, and what the engine asks for is asked of the
-//! server.
+//! It decides nothing: it hands the server's calls to the engine, and the engine's requests to the server.
 
 // The constants of the server's header are bound as other integers than its functions take.
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]

@@ -30,14 +30,14 @@ const WITHOUT: [(&str, By, &str); 4] = [
     ("CLUSTER", By::Cluster, "waiters whose slot has moved are answered TRYAGAIN instead of MOVED"),
 ];
 
-/// Commands that look at several keys and change none. One is enough.
+/// Commands that read several keys and change none. One is enough.
 const LOOKS: [&CStr; 3] = [c"EXISTS", c"TOUCH", c"MGET"];
 
 static LOOK: OnceLock<&'static CStr> = OnceLock::new();
 static CAN_CONFIRM: AtomicBool = AtomicBool::new(true);
 static CAN_END_STRINGS: AtomicBool = AtomicBool::new(true);
 
-/// Finds out what there is, and says in the log what is missed. Once, at load.
+/// Checks which commands exist, and logs the missing ones. Once, at load.
 pub(super) fn begin(ctx: &Ctx) {
     let is_cluster = ctx.flags().is_cluster;
     let has = |name: &str| has_command(ctx, name);
@@ -58,7 +58,7 @@ pub(super) fn begin(ctx: &Ctx) {
     CAN_END_STRINGS.store(has("DEL") && has("PEXPIREAT"), Ordering::Relaxed);
 }
 
-/// The name of a command that looks at several keys; EXISTS if there is none.
+/// The name of a command that reads several keys; EXISTS if there is none.
 pub(super) fn look() -> &'static CStr {
     LOOK.get().copied().unwrap_or(LOOKS[0])
 }

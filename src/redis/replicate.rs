@@ -17,7 +17,7 @@ static HOLD: KeptStr = KeptStr::new("HOLD");
 static FIRST: KeptStr = KeptStr::new("1");
 static SECOND: KeptStr = KeptStr::new("2");
 
-/// Makes what facts consist of. Once, at load.
+/// Makes the parts of a record. Once, at load.
 pub(crate) fn begin() -> Result<(), &'static str> {
     [&HOLD, &FIRST, &SECOND]
         .into_iter()
@@ -28,8 +28,8 @@ pub(crate) fn begin() -> Result<(), &'static str> {
 /// The buffer for the digits of numbers.
 type Digits = itoa::Buffer;
 
-/// The fact "this owner holds", by one of the server's two functions that write commands from a format: into what it
-/// takes first, for a key of this name.
+/// The fact "this owner holds", by one of the server's two functions that write commands from a format: to the first
+/// argument, for a key of this name.
 ///
 /// All but the name and the verb is given as bytes. Of these the server makes a string by one allocation, of a number by
 /// two.
@@ -51,8 +51,8 @@ macro_rules! write_hold {
             let mut digits = [Digits::new(); 4];
             let [mode, count, cut, kept] = written(&words, &mut digits);
             let format = c"sssbbbbbbb".as_ptr();
-            // SAFETY: 1. what the caller passes is live; 2. the format takes three strings, and seven buffers with their
-            // lengths, which live until the end of this block.
+            // SAFETY: 1. the caller's arguments are live; 2. the format takes three strings, and seven buffers with
+            // their lengths, which live until the end of this block.
             unsafe {
                 api!(
                     $function, into, command, format, name, version, verb, token, token_len, left_ms, left_ms_len,
@@ -125,7 +125,7 @@ pub(crate) fn emit_hold(
     write_hold!(RedisModule_EmitAOF, io, name, mode, hold);
 }
 
-/// Writes the fact "an empty lock stands here" into such a file.
+/// Writes the fact "an empty lock exists here" into such a file.
 pub(crate) fn emit_empty(io: *mut raw::RedisModuleIO, name: *mut raw::RedisModuleString) {
     let (apply, first, empty) = (c"LOCK.APPLY".as_ptr(), c"1".as_ptr(), c"EMPTY".as_ptr());
     // SAFETY: the stream of the running callback; the format takes a string and two C strings.

@@ -91,8 +91,8 @@ pub(super) fn may_acquire(ctx: &Ctx, Candidate { client, lock_key, several, .. }
 
 /// The name of the user of this connection; `None` if there is no such connection.
 pub(super) fn user_name(ctx: &Ctx, client: ClientId) -> Option<OwnedStr<'_>> {
-    // SAFETY: 1. a live context; 2. the name of the user is ours to free; a client that is gone or
-    // has no user yields null.
+    // SAFETY: 1. a live context; 2. the name of the user is ours to free; a client that has disconnected or has no
+    // user yields null.
     unsafe {
         let name = api!(RedisModule_GetClientUserNameById, ctx.as_ptr(), client.0);
         name.and_then(|name| OwnedStr::from_raw(ctx, name))

@@ -18,8 +18,8 @@ pub(super) fn has_listeners(ctx: &Ctx) -> bool {
     first_use::has_listeners(config(ctx, c"notify-keyspace-events").as_deref(), || modules(ctx))
 }
 
-/// The names of all modules. `None`: the server does not tell them all. While one is being loaded it is not in the list
-/// itself.
+/// The names of all modules. `None`: the server does not list them all. While one is being loaded it is not in the
+/// list itself.
 fn modules(ctx: &Ctx) -> Option<Vec<String>> {
     // SAFETY: a live context; the format takes a C string.
     let modules = unsafe { ask!(ctx, c"MODULE", c"cE", c"LIST".as_ptr()) }?;
@@ -36,7 +36,7 @@ pub(super) fn may_evict(ctx: &Ctx) -> bool {
     first_use::may_evict(policy.as_deref(), memory.as_deref())
 }
 
-/// A setting of the server; `None` if it does not tell.
+/// A setting of the server; `None` if it does not say.
 fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
     // SAFETY: a live context; the format takes two C strings.
     let reply = unsafe { ask!(ctx, c"CONFIG", c"ccE", c"GET".as_ptr(), name.as_ptr()) }?;

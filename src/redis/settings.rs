@@ -143,8 +143,8 @@ extern "C" fn apply(
 
 /// Gives the server the reason why a setting is refused.
 fn reply_why(error: *mut *mut raw::RedisModuleString, reason: &str) {
-    // SAFETY: 1. a string of this length, made without a context; 2. the server frees what it is given here, in the
-    // place that it gave to the running callback.
+    // SAFETY: 1. a string of this length, made without a context; 2. the server frees the string that it receives
+    // here, in the place that it gave to the running callback.
     unsafe {
         let text = api!(RedisModule_CreateString, std::ptr::null_mut(), reason.as_ptr().cast(), reason.len());
         if let Some(text) = text.filter(|_| !error.is_null()) {

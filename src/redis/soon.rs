@@ -10,7 +10,7 @@ use super::api::{Ctx, api};
 use super::{events, guard};
 use crate::engine::pump;
 
-/// A detached context, for what happens outside of commands and callbacks; null until load.
+/// A detached context, for work outside of commands and callbacks; null until load.
 static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
 
 /// The server's timer for the run that was asked for last.

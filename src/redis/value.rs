@@ -1,4 +1,4 @@
-//! The native type: what the server calls when it saves, loads, frees or measures a lock.
+//! The native type: the callbacks of the server that save, load, free or measure a lock.
 //!
 //! The value of a key is the number of a lock in the table, in the place of a pointer that is never dereferenced. So
 //! nothing here can be freed twice or used after it was freed.
@@ -66,7 +66,7 @@ pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
     Ok(())
 }
 
-/// The name of the key that is read or written, empty if the server does not tell.
+/// The name of the key that is read or written, empty if the server does not say.
 fn name_in<'a>(io: *mut raw::RedisModuleIO) -> &'a [u8] {
     // SAFETY: the stream of the running callback; the name lives as long as the callback.
     unsafe {
@@ -99,7 +99,7 @@ impl Deref for Block {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: what the server gave is ours, and that long, until it is given back.
+        // SAFETY: the server's value is ours, and that long, until it is given back.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.length) }
     }
 }
@@ -145,7 +145,7 @@ extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding: c_int) -> *mut c_v
     })
 }
 
-/// Refuses what was written by a module that reads and writes something else.
+/// Refuses a value that was written by a module that reads and writes something else.
 const fn check(encoding: c_int) -> Result<(), &'static str> {
     match encoding {
         ENCODING => Ok(()),
@@ -221,7 +221,7 @@ fn unlinked(lock: LockId) {
     guard::callback((), || values::unlinked(&anywhere(), lock));
 }
 
-/// The value is gone for good. May come on a thread of the server's own.
+/// The value is removed for good. May come on a thread of the server's own.
 extern "C" fn free(value: *mut c_void) {
     let lock = lock_of(value);
     if !SHARED.is_letting_go(lock) {

@@ -51,7 +51,7 @@ const RUNNING: u8 = 8;
 
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 7;
-/// Bytes of the shortest row behind its length.
+/// Bytes of the shortest row after its length.
 const ROW_BYTES_MIN: usize = TOKEN_BYTES + 4 + 1 + 1;
 /// Most holds of one lock.
 const HOLDS_MAX: usize = 1_000_000;
@@ -155,8 +155,8 @@ const BAD_OWNER: &str = "its owner is not 1 to 256 bytes long";
 const BAD_ORDER: &str = "its tokens are not in order";
 const REPEATED: &str = "an owner holds it twice";
 
-/// Reads a lock that stood under `name`, or tells why it cannot be one. `next` gives the next block, `None` if there is
-/// none.
+/// Reads a lock that was stored under `name`, or returns the reason why it cannot be one. `next` gives the next block,
+/// `None` if there is none.
 pub fn read<B: Deref<Target = [u8]>>(
     name: &[u8],
     mut next: impl FnMut() -> Option<B>,
@@ -167,7 +167,8 @@ pub fn read<B: Deref<Target = [u8]>>(
     let Some((mode, count)) = read_kind(&mut rows)? else {
         return if is_last && rows.is_empty() { Ok(None) } else { Err(TRAILING) };
     };
-    // Grows with what is really read, never by what is claimed. Holds under another name are looked at and not kept.
+    // Grows with the bytes that are really read, never with the claimed length. Holds under another name are read and
+    // not kept.
     let room = if is_same_name { count.min(rows.len() / ROW_BYTES_MIN) } else { 0 };
     let (mut holds, mut number, mut newest) = (Vec::with_capacity(room), 0, None);
     loop {
@@ -205,7 +206,7 @@ pub fn read<B: Deref<Target = [u8]>>(
     Ok(is_same_name.then_some(SavedLock { mode, holds }))
 }
 
-/// The version of a block, whether it is the last, and what is in it.
+/// The version of a block, whether it is the last, and its content.
 fn open(block: &[u8]) -> Result<(u8, bool, &[u8]), &'static str> {
     if block.len() > BLOCK_BYTES_MAX {
         return Err(TOO_LONG);
@@ -267,7 +268,7 @@ fn read_row(rows: &mut &[u8]) -> Result<SavedHold, &'static str> {
     Ok(SavedHold { owner: OwnerBuf::from_slice(row), token, left_ms, count, binding })
 }
 
-/// Takes the first bytes of what is left.
+/// Takes the first bytes of the rest.
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], &'static str> {
     let (first, others) = rest.split_first_chunk().ok_or(CUT_SHORT)?;
     *rest = others;
@@ -388,7 +389,7 @@ mod tests {
                     bad[bit / 8] ^= 1 << (bit % 8);
                     let read = with(&bad);
                     assert_ne!(read.as_ref(), Ok(&Some(lock.clone())), "bit {bit} of block {number}");
-                    // There is one way to say what was read.
+                    // There is one encoding of each lock.
                     if let Ok(Some(other)) = read {
                         let mut blocks = good.clone();
                         blocks[number] = bad;

@@ -2,7 +2,7 @@
 
 use crate::lock::types::{Binding, Mode, OwnerBuf, Token};
 
-/// A hold on its way between servers: its lease is what was left of it.
+/// A hold on its way between servers: its lease is the time that remained.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SavedHold {
     /// The owner that holds.

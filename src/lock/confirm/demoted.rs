@@ -31,7 +31,7 @@ impl Confirmations {
         wait <= self.gone_up_to
     }
 
-    /// Takes out the next of what waited then.
+    /// Removes the next of the waits of that time.
     pub fn take_gone(&mut self) -> Option<WaitId> {
         let gone = self.gone.front_mut()?;
         let wait = gone.next();

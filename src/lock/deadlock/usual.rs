@@ -3,7 +3,7 @@
 use crate::lock::locks::{LockId, Locks};
 use crate::lock::queue::{Queue, Queues, WaiterId};
 
-/// The lock that a queue waits for, if its number still stands for a hold at this key.
+/// The lock that a queue waits for, if its number still belongs to a hold at this key.
 pub(super) fn lock_of(queue: &Queue, locks: &Locks) -> Option<LockId> {
     let lock_key = queue.lock_key.as_key();
     queue.lock.filter(|&lock| {

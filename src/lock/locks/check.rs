@@ -8,7 +8,7 @@ use super::record::{Flag, SPILLED};
 use super::state::Locks;
 
 impl Locks {
-    /// Tells what is wrong, if anything is.
+    /// Returns the fault of the set, if there is one.
     pub fn check(&self) -> Result<(), String> {
         let mut on_wheel = BTreeSet::new();
         self.leases.for_each(&self.records, |index| _ = on_wheel.insert(index));
@@ -39,7 +39,7 @@ impl Locks {
         self.check_many()
     }
 
-    /// Tells what is wrong with lists of holders and overflow records, if anything is.
+    /// Returns the fault of lists of holders and overflow records, if there is one.
     pub(super) fn check_many(&self) -> Result<(), String> {
         let mut ids = 0;
         for (id, holders) in self.holder_lists.all.iter() {

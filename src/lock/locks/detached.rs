@@ -1,4 +1,4 @@
-//! Holders whose lock is gone, a few of which are let go at a time.
+//! Holders of removed locks, which are freed a few at a time.
 //!
 //! When the key of a lock goes that very many hold, all of their holds end in one moment. To end each of them
 //! takes much longer than to take their list out of use. So only the list is removed at once: from then on the
@@ -57,8 +57,8 @@ impl Locks {
             })
     }
 
-    /// Leaves out those of these holders whose lock is gone. Each is looked for in all lists of such holders, or all such
-    /// holders are listed, whichever is less work.
+    /// Leaves out those of these holders whose lock was removed. Each is looked for in all lists of such holders, or
+    /// all such holders are listed, whichever is less work.
     pub(super) fn leave_out_detached(&self, holders: &mut Vec<LockId>) {
         let lists = &self.holder_lists;
         if holders.len().saturating_mul(lists.detached.len()) <= lists.detached_holds {
@@ -70,7 +70,7 @@ impl Locks {
         holders.retain(|holder| !detached.contains(holder));
     }
 
-    /// All holders whose lock is gone.
+    /// All holders whose lock was removed.
     pub(super) fn detached(&self) -> impl Iterator<Item = LockId> {
         self.holder_lists.detached.iter().flat_map(Holders::ids)
     }

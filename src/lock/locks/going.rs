@@ -1,4 +1,4 @@
-//! All locks of a set that is gone as a whole, worked off a few at a time.
+//! All locks of a set that was removed as a whole, freed a few at a time.
 //!
 //! When a database is emptied, all of its locks end in one moment. Reporting a million of them and freeing
 //! their memory takes much longer. So the set goes out of use at once, and is taken apart here: first the locks
@@ -62,8 +62,8 @@ impl Going {
         &mut self.locks
     }
 
-    /// Takes one record out; what `tell` makes of the hold that it had is given back. The first value returned
-    /// by `tell` says whether it reports the end of the lock. `None`: nothing is left.
+    /// Removes one record, and returns the result of `tell` for its hold. The first value returned by `tell` says
+    /// whether it reports the end of the lock. `None`: nothing is left.
     pub fn take_one<R>(&mut self, tell: impl FnOnce(&Gone<'_>) -> (bool, R)) -> Option<Option<R>> {
         let Some((id, is_alone)) = self.next() else {
             return self.take_rest().then_some(None);

@@ -39,7 +39,7 @@ impl PartialEq for OwnerText<'_> {
 
 impl Eq for OwnerText<'_> {}
 
-/// A look at a lock.
+/// A view of a lock.
 #[derive(Clone, Copy)]
 pub struct Lock<'a> {
     pub(super) locks: &'a Locks,
@@ -90,7 +90,7 @@ impl<'a> Lock<'a> {
     }
 }
 
-/// A look at one owner's possession of one lock (CONTRACT 1).
+/// A view of one owner's possession of one lock (CONTRACT 1).
 #[derive(Clone, Copy)]
 pub struct Hold<'a> {
     lock: Lock<'a>,

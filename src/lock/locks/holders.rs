@@ -26,7 +26,7 @@ impl LockId {
     }
 }
 
-/// Up to this many holders stand in a plain list.
+/// Up to this many holders are kept in a plain list.
 const FEW_MAX: usize = 8;
 
 /// The number of empty lists that are kept, so that a sequence of single holders allocates nothing.
@@ -60,7 +60,7 @@ pub(super) struct HolderLists {
     pub(super) all: Arena<Holders>,
     /// The number of records in lists of holders.
     pub(super) listed: usize,
-    /// The holders of locks that are gone, in the order in which those went, and how many they are.
+    /// The holders of removed locks, in the order of removal, and their number.
     pub(super) detached: VecDeque<Holders>,
     pub(super) detached_holds: usize,
     spare: Vec<Vec<(Token, LockId)>>,

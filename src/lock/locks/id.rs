@@ -1,6 +1,6 @@
 //! The numbers of locks.
 
-/// The number of a lock: what the server's keyspace stores as the value of the key. Never 0.
+/// The number of a lock: the value that the server's keyspace stores at the key. Never 0.
 ///
 /// It finds its lock and no other one: it carries the generation of its slot, which counts how often the slot was occupied, and the number
 /// of its [`Epoch`]. The number of a list of holders is that of its place in an arena.
@@ -57,7 +57,7 @@ impl LockId {
 /// The set of locks that a record belongs to. After a flush there is another set, and no number of an older one
 /// finds anything in it.
 ///
-/// Shifted to where it stands in a number: above the generation.
+/// Shifted to its place in a number: above the generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Epoch(u32);
 

@@ -144,7 +144,7 @@ impl Overflows {
         self.run.filter(|run| run.concerns(overflow)).map(|run| run.at)
     }
 
-    /// Changes what is said of a lock. Returns whether there is anything left to say.
+    /// Changes the overflow record of a lock. Returns whether there is anything left to say.
     pub(super) fn change(&mut self, id: LockId, change: impl FnOnce(&mut Overflow)) -> bool {
         let (index, life, forgotten) = (id.index(), self.life, self.forgotten);
         let overflow = self.of.entry(index).or_default();
@@ -297,7 +297,7 @@ impl Overflows {
         std::mem::take(&mut self.unbound)
     }
 
-    /// Drops what is said of a lock that goes with all others.
+    /// Drops the overflow record of a lock that is removed with all others.
     pub(super) fn drop_one(&mut self, index: u32) {
         self.of.remove(&index);
         self.orphans.remove(&index);

@@ -36,13 +36,13 @@ const fn has_hyphens(text: &[u8; UUID_TEXT]) -> bool {
     u32::from_le_bytes([text[a], text[b], text[c], text[d]]) == u32::from_le_bytes([b'-'; 4])
 }
 
-/// From the value of a digit to its letter, behind what stands between '0' and 10: 'a' is '0' + 10 + 39.
+/// The distance from the value of a digit to its letter, in addition to '0': 'a' is '0' + 10 + 39.
 const TO_LETTER: u64 = 39;
 
 /// Returns the values of eight digits, a byte each; the second word is not 0 where a byte is no digit.
 #[inline(always)]
 const fn values(word: u64) -> (u64, u64) {
-    // Bit 6 tells a letter from a digit.
+    // Bit 6 distinguishes a letter from a digit.
     let letter = (word >> 6) & each(1);
     let values = word.wrapping_sub(letter * TO_LETTER).wrapping_sub(each(b'0'));
     // A letter means 10 at least, a digit less. Sums that spoil a neighbour's are those of bytes that are refused.
@@ -67,13 +67,13 @@ const fn half(low: u64, high: u64) -> Option<u64> {
     Some(low | high << 4)
 }
 
-/// The two words of digits that `half` stands for.
+/// The two words of digits of which `half` makes this value.
 #[inline(always)]
 const fn halves(half: u64) -> (u64, u64) {
     (half & each(0x0f), half >> 4 & each(0x0f))
 }
 
-/// The 16 bytes that stand for the canonical text of a UUID: lower case, with hyphens. `None`: it is something else.
+/// The 16 bytes of the canonical text of a UUID: lower case, with hyphens. `None`: it is something else.
 ///
 /// They are not in the order of the UUID's own bytes. Each byte has a digit of one word of the text, and in its high
 /// half the digit at the same place of the next word. So no digit moves past its neighbour, and eight are processed at
@@ -136,7 +136,7 @@ pub(super) const fn bytes_of_digits(digits: usize) -> usize {
     BYTES[digits] as usize
 }
 
-/// A name that ends in a number: what stands before it, how many digits it has, its value.
+/// A name that ends in a number: the word before it, the number of its digits, its value.
 #[inline(always)]
 pub(super) fn split_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
     if let Some(last) = name.last_chunk() {
@@ -203,7 +203,7 @@ const PREFIXES: usize = 255;
 /// Says that a name is not packed.
 pub(super) const NO_PREFIX: u8 = PREFIXES as u8;
 
-/// A database and what names in it begin with.
+/// A database and a word that names in it begin with.
 #[derive(Default)]
 struct Prefix {
     db: u32,
@@ -213,7 +213,7 @@ struct Prefix {
 }
 
 /// The words that names begin with, each once: a table of a fixed number of seats, in which a word has one seat it may
-/// take. A word that finds its seat taken is not packed. So the table never grows, whatever names somebody thinks of.
+/// take. A word that finds its seat taken is not packed. So the table never grows, whatever names clients choose.
 pub(super) struct Prefixes {
     seats: Box<[Prefix; PREFIXES]>,
     /// The databases of names that are not packed.

@@ -3,7 +3,7 @@
 //! With a name like `lock:order:123456` and a UUID for an owner that makes 50 bytes, the deadline's place
 //! on the wheel included.
 
-// Numbers are cut into the fields of a record on purpose; each says what it keeps.
+// Numbers are cut into the fields of a record on purpose; each comment says which part it keeps.
 #![allow(clippy::cast_possible_truncation)]
 
 use zerocopy::byteorder::little_endian::{U32, U64};
@@ -264,7 +264,7 @@ impl<'a> Tail<'a> {
         if len > tail.len() {
             return false;
         }
-        // The number in one piece if there is room, and then the owner over what is too much of it.
+        // The number in one piece if there is room, and then the owner over its surplus bytes.
         match tail.first_chunk_mut() {
             Some(word) => *word = self.number.to_le_bytes(),
             None => tail.iter_mut().zip(self.number.to_le_bytes()).for_each(|(byte, part)| *byte = part),

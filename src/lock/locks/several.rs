@@ -167,7 +167,7 @@ impl Locks {
         Some(holders)
     }
 
-    /// Ends all holds of a lock. A list of holders is gone with them; the number of a record finds an empty lock.
+    /// Ends all holds of a lock. A list of holders is removed with them; the number of a record finds an empty lock.
     pub fn break_up(&mut self, id: LockId, now: Moment) -> Vec<Ended> {
         if !id.is_list() {
             return self.end(id, now).into_iter().collect();
@@ -230,7 +230,7 @@ impl Locks {
         }
     }
 
-    /// All locks in these databases that somebody holds.
+    /// All locks in these databases that are held.
     pub fn all_held(&self, is_concerned: impl Fn(u32) -> bool) -> Vec<LockId> {
         // The usual case: two databases without locks are swapped, or one is emptied.
         if !self.prefixes.may_be_in(&is_concerned) {

@@ -1,11 +1,10 @@
 //! Slots of bytes under numbers: where the records of locks live.
 //!
-//! A million locks are a million small records of nearly the same size. An allocation for each would cost
-//! as many instructions as the rest of an acquire, and the allocator's rounding as much memory as a
-//! token. So records stand in pages, each cut into slots of one size; a size has its own pages.
-//! (Bonwick, "The Slab Allocator", 1994.) The first pages of a size have 16 KiB, so that a few locks take little; the
-//! others have 64 KiB. An allocator places each page on its own, and a walk through all records waits for memory at the
-//! beginning of each.
+//! A million locks are a million small records of nearly the same size. An allocation for each would cost as many
+//! instructions as the rest of an acquire, and the allocator's rounding as much memory as a token. So records are
+//! stored in pages, each cut into slots of one size; a size has its own pages. (Bonwick, "The Slab Allocator", 1994.)
+//! The first pages of a size have 16 KiB, so that a few locks take little; the others have 64 KiB. An allocator places
+//! each page on its own, and a walk through all records waits for memory at the beginning of each.
 //!
 //! The first byte of a slot is its *generation*: whether it is occupied, and how often it was. So a number kept too
 //! long does not find another lock's record.
@@ -28,7 +27,7 @@ pub(super) const SLOT_BITS: u32 = 11;
 /// Bits of a number.
 pub(super) const INDEX_BITS: u32 = 28;
 
-/// Numbers from here on name no slot, so that links can tell other things with them.
+/// Numbers from here on name no slot, so that links can use them for other purposes.
 pub(super) const INDEX_END: u32 = (1 << INDEX_BITS) - (1 << 16);
 
 /// Most pages.
@@ -206,7 +205,7 @@ impl Slab {
         (slot.first()? & OCCUPIED != 0).then_some(slot)
     }
 
-    /// The bytes of a slot, to change them; `None` if it is not occupied. The generation has to stay as it is.
+    /// The bytes of a slot, to change them; `None` if it is not occupied. The generation must stay as it is.
     #[inline]
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut [u8]> {
         let page = self.pages.get_mut(page_of(index))?;
@@ -220,7 +219,7 @@ impl Slab {
         self.remove_if(index, |_| Some(()));
     }
 
-    /// Vacates a slot if `look` finds in its bytes what makes it so, and returns that. One search for the slot serves
+    /// Vacates a slot if `look` finds the reason for it in its bytes, and returns that. One search for the slot serves
     /// both.
     #[inline(always)]
     pub(super) fn remove_if<R>(&mut self, index: u32, look: impl FnOnce(&[u8]) -> Option<R>) -> Option<R> {
@@ -279,7 +278,7 @@ impl Slab {
         self.pages.get(page_of(index)).map_or(0, |page| usize::from(page.size))
     }
 
-    /// Some occupied slot of a slab that is gone; pages without any are given back on the way.
+    /// Some occupied slot of a slab that is no longer in use; pages without any are freed on the way.
     pub(super) fn last(&mut self) -> Option<u32> {
         while let Some(page) = self.pages.last_mut() {
             while let Some(slot) = page.fresh.checked_sub(1) {

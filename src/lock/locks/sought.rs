@@ -8,7 +8,7 @@ use super::pack;
 use super::record::{HEAD, SPILLED, UUID_OWNER, name_len};
 use super::state::Locks;
 
-/// An owner who is looked for in very many records: where the last byte of the name is tells most others apart.
+/// An owner that is searched in very many records: the byte at the end of the name distinguishes most others.
 struct Sought {
     /// The last byte of the owner as a record has it.
     last: u8,

@@ -37,7 +37,7 @@ pub struct Locks {
     pub(super) overflows: Overflows,
 }
 
-/// The millisecond on the wheel in which a lease can be found to be over: the first one behind its end.
+/// The first millisecond on the wheel in which a lease can be found to have expired: the first one after its end.
 pub(super) const fn tick(until_us: u64) -> u64 {
     // Half the instructions of `div_ceil`, and the same but for the last millisecond that there is.
     until_us.saturating_add(999) / 1_000
@@ -86,7 +86,7 @@ impl Locks {
         self.holds - self.holder_lists.detached_holds
     }
 
-    /// Adds a lock, held or not. `None`: there are too many, or the clock has run too far to tell an end.
+    /// Adds a lock, held or not. `None`: there are too many, or the clock has run too far to represent an end.
     #[inline(always)]
     pub fn insert(
         &mut self,
@@ -188,7 +188,7 @@ impl Locks {
         self.newest_client = self.newest_client.max(client.map_or(0, |client| client.0));
     }
 
-    /// Gives back what the name of a record takes outside of its slot.
+    /// Frees the memory that the name of a record takes outside of its slot.
     #[inline(always)]
     pub(super) fn forget_name(&mut self, index: u32, shape: u8, prefix: u8) {
         if shape == SPILLED {
@@ -268,11 +268,11 @@ impl Locks {
             self.forget_name(id.index(), shape, prefix);
             return true;
         }
-        // A list of holders is somebody's as long as it is there.
+        // A list of holders has a holder as long as it exists.
         !is_held && self.holder_lists.get(id).is_none()
     }
 
-    /// When leases have to be looked at next: never later than the first end.
+    /// The time at which leases must be checked next: never later than the first end.
     #[must_use]
     pub fn next_end(&self) -> Option<Moment> {
         let tick = self.leases.next_tick();

@@ -33,11 +33,11 @@ type List = usize;
 
 /// The storage of a record's neighbours.
 pub(super) trait Links {
-    /// The records before and behind this one, or its list; [`NONE`] in no list.
+    /// The records before and after this one, or its list; [`NONE`] in no list.
     fn links(&self, index: u32) -> (u32, u32);
     /// Sets both.
     fn set_links(&mut self, index: u32, previous: u32, next: u32);
-    /// Sets the record behind.
+    /// Sets the next record.
     fn set_next(&mut self, index: u32, next: u32);
     /// Sets the record before.
     fn set_previous(&mut self, index: u32, previous: u32);
@@ -178,7 +178,7 @@ impl Wheel {
         Some((level * LISTS + list as usize, (around | u64::from(list)) << shift))
     }
 
-    /// When the wheel has to be looked at next, in milliseconds: never later than the first end.
+    /// The time at which the wheel must be checked next, in milliseconds: never later than the first end.
     pub(super) fn next_tick(&self) -> Option<u64> {
         self.first().map(|first| first.1)
     }
@@ -291,7 +291,7 @@ mod tests {
                     wheel.remove(&mut records, index);
                     oracle.remove(&index);
                 }
-                // A look that is cut short: what it leaves half sorted is not lost.
+                // A search that is cut short: the half sorted lists are not lost.
                 3 | 4 => {
                     for _ in 0..pick % 5 {
                         if let Next::Due(index) = wheel.next_due(&mut records, now) {
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_wheel_that_slept_for_long_still_finds_all_in_order_of_time() {
-        // A replica looks at no lease for months, and is promoted.
+        // A replica checks no lease for months, and is promoted.
         let ends: Vec<u64> = (0..1_000).map(|n| 1 + n * 7_777_777).collect();
         let mut records = Records(ends.iter().map(|&end| (NONE, NONE, end)).collect());
         let mut wheel = Wheel::default();

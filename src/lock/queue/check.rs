@@ -24,7 +24,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Tells what is wrong with the queues, if anything is.
+    /// Returns the fault of the queues, if there is one.
     pub fn check(&self) -> Result<(), String> {
         let (mut count, mut binding) = (0, 0);
         for (id, queue) in self.queues.iter() {

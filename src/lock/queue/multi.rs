@@ -5,7 +5,7 @@ use crate::lock::effect::WaiterId;
 use crate::lock::types::{ClientId, LockKey, Moment};
 
 impl Queues {
-    /// Puts a request at the end of the queues at all of these locks. Returns the one that stands for all.
+    /// Puts a request at the end of the queues at all of these locks. Returns the entry that represents the request.
     pub fn join_all(&mut self, lock_keys: &[LockKey<'_>], request: &Request) -> Option<WaiterId> {
         let multi = self.multis.insert(Multi {
             entries: Vec::with_capacity(lock_keys.len()),
@@ -24,8 +24,8 @@ impl Queues {
         self.multis.get(multi)?.entries.first().copied()
     }
 
-    /// Lets a newer request of the same owner for the same locks take over the entries in all queues of the one that
-    /// `old` stands for. Returns the connection that waited, and the number that stands for all now.
+    /// Lets a newer request of the same owner for the same locks take over the entries in all queues of the request
+    /// with the first entry `old`. Returns the connection that waited, and the number of the new first entry.
     pub fn take_over_all(
         &mut self,
         old: WaiterId,
@@ -39,7 +39,7 @@ impl Queues {
             let request = &mut self.waiters.get_mut(entry)?.request;
             (request.client, request.lease_ms) = (Some(client), lease_ms);
         }
-        // The one that stands for all gets another number, as the outside knows the old connection by it.
+        // The first entry gets another number, as the outside knows the old connection by it.
         let (queue, ahead, mut request) =
             self.waiters.get(old).map(|w| (w.queue, w.ahead, w.request.clone()))?;
         request.until = until;

@@ -1,7 +1,7 @@
-//! Reservations in a queue: how many stand ahead of a request, and whether anything bars its way (G6).
+//! Reservations in a queue: the number of those ahead of a request, and whether anything bars its way (G6).
 //!
 //! A reservation keeps a permit free and blocks nothing else: a request that fits alongside all that are ahead is
-//! granted. So it has to be known how many are ahead, at a cost that does not grow with them. Each entry of the queue
+//! granted. So the number of those ahead must be known, at a cost that does not grow with it. Each entry of the queue
 //! has a slot, in the order of the queue. Two binary indexed trees (Fenwick, "A New Data Structure for Cumulative
 //! Frequency Tables", 1994) count the reservations and the bars below a slot in O(log n). No request passes a bar: a
 //! request that a client waits for, or a reservation of the whole lock.
@@ -292,7 +292,7 @@ impl Queues {
         }
     }
 
-    /// Tells what is wrong with the ranks of a queue, if anything is.
+    /// Returns the fault of the ranks of a queue, if there is one.
     pub(super) fn check_ranks(&self, id: QueueId) -> Result<(), String> {
         let Some(ranks) = self.queues.get(id).and_then(|queue| queue.ranks.as_ref()) else {
             let is_reserved = self.in_order(id).any(|(_, waiter)| waiter.request.client.is_none());

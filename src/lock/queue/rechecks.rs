@@ -1,4 +1,4 @@
-//! Queues that are rechecked at intervals, because no event reports the end of what they wait for.
+//! Queues that are rechecked at intervals, because no event reports the release of their lock.
 
 use super::{QueueId, Queues};
 use crate::lock::types::Moment;
@@ -18,7 +18,7 @@ impl Queues {
         }
     }
 
-    /// The next queue to look at, and when.
+    /// The next queue to recheck, and its time.
     #[must_use]
     pub fn first_recheck(&self) -> Option<(Moment, QueueId)> {
         self.rechecks.first_key_value().map(|(key, id)| (key.0, *id))

@@ -1,4 +1,4 @@
-//! Bindings of `extras.h`: what redis-module's header lacks. See there.
+//! Bindings of `extras.h`: names that redis-module's header lacks. See there.
 
 #![allow(missing_docs, unreachable_pub)]
 
