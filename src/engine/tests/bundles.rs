@@ -23,8 +23,8 @@ impl World {
         parts
     }
 
-    /// EVAL: a script that calls the commands behind its key one after the other, where ';' stands between them, and
-    /// gives what each has replied.
+    /// EVAL: a script that calls the commands after its key one after the other, separated by ';', and returns each
+    /// reply.
     pub(super) fn evaluates(&mut self, client: u64, db: u32, words: &Words) -> Vec<PartBuf> {
         let flags = Flags { denies_blocking: true, is_script: true, ..self.sim.flags.get() };
         let keys: usize = number(&words[2]);
@@ -62,7 +62,7 @@ impl World {
         self.sim.inside.borrow_mut().watched.insert((at, client));
     }
 
-    /// UNWATCH, and what EXEC and DISCARD do, too. Returns whether a key that was watched has changed.
+    /// UNWATCH, which EXEC and DISCARD do, too. Returns whether a key that was watched has changed.
     pub(super) fn unwatch(&self, client: u64) -> bool {
         let mut inside = self.sim.inside.borrow_mut();
         inside.watched.retain(|(_, its)| *its != client);

@@ -15,7 +15,7 @@ enum Saved {
     Text(Vec<u8>),
 }
 
-/// An RDB file, or what a full synchronisation sends.
+/// An RDB file, or the data of a full synchronisation.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     /// The hands of the clock of tokens, at its head.
@@ -24,7 +24,7 @@ pub(super) struct Snapshot {
 }
 
 impl World {
-    /// A child is forked, and writes down what is there.
+    /// A child is forked, and saves the data of that moment.
     pub(super) fn save(&self) -> Snapshot {
         events::forked(&self.sim);
         self.snapshot()
@@ -52,7 +52,7 @@ impl World {
         Ok(())
     }
 
-    /// A replica throws away what it has, and loads what its primary has sent.
+    /// A replica discards its data, and loads the data that its primary has sent.
     pub(super) fn synchronise(&mut self, snapshot: &Snapshot) -> Result<(), String> {
         self.empty();
         let before = self.begin_to_load();
@@ -61,7 +61,7 @@ impl World {
         Ok(())
     }
 
-    /// DEBUG RELOAD: the server saves, throws away what it has, and loads what it has saved.
+    /// DEBUG RELOAD: the server saves, discards its data, and loads the saved file.
     pub(super) fn reload(&mut self) -> Result<(), String> {
         self.synchronise(&self.snapshot())
     }
@@ -80,7 +80,7 @@ impl World {
         Ok(())
     }
 
-    /// Removes all keys at once, and tells only clients that watch them or keep copies.
+    /// Removes all keys at once, and notifies only clients that watch them or keep copies.
     fn empty(&self) {
         events::flushed(&self.sim, None);
         self.sim.signal_all(None);

@@ -245,7 +245,7 @@ fn a_lock_whose_value_another_thread_has_freed_keeps_the_module_until_its_end_is
     let gone = std::mem::take(&mut world.sim.inside.borrow_mut().keys);
     world.leave_to_thread(gone.into_values().map(|entry| entry.value));
     world.free_late();
-    // INFO looks at a few of them only.
+    // INFO examines only a few of them.
     assert_eq!(way(&world), "locks-left");
     world.cron();
     assert!(world.rests());

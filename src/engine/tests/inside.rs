@@ -136,7 +136,7 @@ pub(super) struct Inside {
     pub(super) dirty: BTreeSet<u64>,
     pub(super) log: Vec<String>,
     pub(super) connected: BTreeSet<u64>,
-    /// Connections that are closed at the end of this turn, and whether what they are answered is sent before.
+    /// Connections that are closed at the end of this turn, and whether their replies are sent before.
     pub(super) closing: BTreeMap<u64, bool>,
     /// Blocked clients that the server has not let go of.
     pub(super) blocked: BTreeMap<u64, u64>,
@@ -179,7 +179,7 @@ pub(super) struct Inside {
 }
 
 impl Inside {
-    /// Tells all clients that watch these keys that they were changed.
+    /// Notifies all clients that watch these keys of a change.
     pub(super) fn touch(&mut self, is_changed: impl Fn(&At) -> bool) {
         let existing = self.watched.iter().filter(|(at, _)| is_changed(at)).map(|(_, client)| *client);
         let existing: Vec<u64> = existing.collect();

@@ -1,4 +1,4 @@
-//! The server's own commands on keys, as a simulated server does them: what they reply, whom they tell, in which order.
+//! The server's own commands on keys, as a simulated server does them: their replies and notifications, in order.
 
 use super::inside::{At, Entry, PartBuf, Published, Value, place};
 use super::sim::Sim;
@@ -33,7 +33,7 @@ pub(super) fn may_write(name: &[u8]) -> bool {
 }
 
 impl Sim {
-    /// The server tells what it did to a key: those who listen, and the module if it does.
+    /// The server publishes its change of a key: to subscribers, and to the module if it subscribes.
     pub(super) fn tell_of_key(&self, at: &At, event: &'static str) {
         self.inside.borrow_mut().published.push(Published::Key(at.clone(), event));
         if self.hears_keys.get() {
@@ -43,13 +43,13 @@ impl Sim {
         }
     }
 
-    /// Tells clients that all keys of a database, or of all of them, go.
+    /// Notifies clients that all keys of a database, or of all of them, are removed.
     pub(super) fn signal_all(&self, db: Option<u32>) {
         self.touch_all(db);
         self.inside.borrow_mut().changed.insert(None);
     }
 
-    /// Tells clients that watch a key which is there that all keys of a database, or of all of them, go.
+    /// Notifies clients that watch an existing key that all keys of a database, or of all of them, are removed.
     pub(super) fn touch_all(&self, db: Option<u32>) {
         let mut inside = self.inside.borrow_mut();
         let keys: Vec<At> = inside.keys.keys().filter(|at| db.is_none_or(|db| db == at.0)).cloned().collect();

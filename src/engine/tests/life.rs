@@ -25,7 +25,7 @@ const HOLDERS_MAX: usize = 10_000;
 const LIVES: u64 = 2_000;
 const STEPS: usize = 250;
 
-/// Lives until a bug that was put back has to be found.
+/// The number of runs until a bug that was put back must be found.
 const LIVES_UNTIL_FOUND: u64 = 5_000;
 
 struct Life {
@@ -165,7 +165,7 @@ impl Life {
         said
     }
 
-    /// Somebody does something to keys.
+    /// A client changes keys without the module.
     fn meddles(&mut self) {
         let (name, other, db) = (self.name(), self.name(), self.random.of(&DBS));
         let lock_key = at(db, name);
@@ -268,7 +268,7 @@ impl Life {
             self.primary.no_request_waits_for_a_free_lock(&view, HOLDERS_MAX)?;
         }
         self.applies()?;
-        // After a pause the pump looks again, and the cron has what was freed elsewhere buried.
+        // After a pause the pump looks again, and the cron frees the values that were removed elsewhere.
         self.passes(60);
         self.primary.cron();
         self.settles()?;
@@ -328,7 +328,7 @@ impl Life {
         must(self.replica.rests(), || "G3: the replica never comes to rest".to_owned())
     }
 
-    /// A grant does not take the place of what a user wrote (CONTRACT 5).
+    /// A grant does not take the place of a value that a user wrote (CONTRACT 5).
     fn texts_stay(&self) -> Verdict {
         let inside = self.primary.sim.inside.borrow();
         let is_there = |at: &At| inside.keys.get(at).is_some_and(|e| matches!(e.value, Value::Text(_)));

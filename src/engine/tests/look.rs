@@ -153,7 +153,7 @@ impl World {
         checked.unwrap_or(Ok(()))
     }
 
-    /// Checks that the records are right, and that INFO counts what there is (G15).
+    /// Checks that the records are right, and that the counts in INFO are (G15).
     pub(super) fn counts_are_right(&self, view: &View) -> Verdict {
         self.records_are_right()?;
         let held: usize = view.values().map(|lock| lock.holders.len()).sum();
@@ -161,7 +161,7 @@ impl World {
         must(counted == Some(held), || format!("G15: {counted:?} holds are counted, there are {held}"))
     }
 
-    /// The events of each lock can have led from what was to what is (G15).
+    /// Checks that the events of each lock can have led from the earlier state to this one (G15).
     pub(super) fn events_tell_the_story(&self, before: &Held, after: &Held, events: &[Published]) -> Verdict {
         for (at, &end) in after {
             let start = before.get(at).copied().unwrap_or(0);
@@ -177,8 +177,8 @@ impl World {
 /// The possible state of a lock after some events, in four numbers.
 /// - The number of holders.
 /// - True if a broken hold is not published yet.
-/// - The number of payloads that are not restored yet. A RESTORE is published at once, and may be published ahead of
-///   what happened to locks before it, which waits for its turn. So it may come anywhere.
+/// - The number of payloads that are not restored yet. A RESTORE is published at once, and may be published before
+///   earlier events of locks, which wait for their turn. So it may come anywhere.
 /// - The number of holds that had expired when the others were broken, which may be published after those.
 type Story = (usize, bool, usize, usize);
 
@@ -258,7 +258,7 @@ fn is_at(event: &Published, at: &At) -> bool {
 pub(super) fn are_alike(primary: &View, replica: &View) -> Verdict {
     for (at, lock) in primary {
         let copy = &replica[at];
-        // The queue is the primary's alone, and so is what a connection keeps alive.
+        // The queue is the primary's alone, and so are the leases that a connection keeps alive.
         let holds = |lock: &Lock| {
             let hold =
                 |h: &Holder| (h.owner.clone(), h.token, h.count, if h.is_paused { 0 } else { h.left_ms });

@@ -23,7 +23,7 @@ fn leave(world: &World, names: &[&'static str]) {
     inside.slots = names.iter().map(|name| (*name, Slot::Elsewhere)).collect();
 }
 
-/// The cron comes by, and what follows.
+/// The cron runs, and the work that follows.
 fn looks(world: &mut World) -> usize {
     world.cron();
     assert!(world.rests(), "the event loop goes round and round");
@@ -61,7 +61,7 @@ fn a_waiter_is_redirected_wherever_its_queue_stands_among_others() {
         }
         leave(&world, &[name]);
         let looks = (1..9).find(|_| looks(&mut world) == 1);
-        // Two queues are looked at each time.
+        // Two queues are examined each time.
         assert!(looks.is_some_and(|looks| looks <= 4), "{name}: {looks:?}");
     }
 }
@@ -124,7 +124,7 @@ fn a_lease_that_a_connection_of_another_life_kept_runs_out() {
 
 #[test]
 fn a_kept_lease_is_paused_until_its_slot_is_this_nodes() {
-    // Some are looked at each time. The locks whose slots are elsewhere come last, or first.
+    // Some are examined each time. The locks whose slots are elsewhere come last, or first.
     for elsewhere in [&NAMES[3..], &NAMES[..4]] {
         let mut world = with_kept_leases(&NAMES, true, elsewhere);
         for _ in 0..9 {

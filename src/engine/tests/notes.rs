@@ -9,7 +9,7 @@ use crate::engine::{confirm, events};
 
 const TOO_MANY: &str = "redislock.group-size is 2, and this shard has";
 
-/// Replicas come, and the server tells so.
+/// Replicas connect, and the server reports it.
 fn have_replicas(world: &World, names: &[&'static str]) {
     let replicas = names.iter().zip(1..).map(|(name, number)| (number, (*name, 0))).collect();
     world.sim.inside.borrow_mut().replicas = replicas;

@@ -38,7 +38,7 @@ fn demoted(option: &str) -> World {
     world
 }
 
-/// A server that was demoted, decides again, and is not through with what follows.
+/// A server that was demoted, decides again, and has not finished the work that follows.
 fn half_promoted() -> World {
     let mut world = demoted("KEEPALIVE");
     assert!(world.rests());

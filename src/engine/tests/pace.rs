@@ -284,7 +284,7 @@ fn nothing_that_happens_meanwhile_finds_those_who_are_sent_away() {
         if is_promoted {
             takes_role(&world, false);
             world.sim.client.set(None);
-            // An owner that asks again gets what is free, no matter who waited before.
+            // An owner that asks again gets a free lock, no matter who waited before.
             world.number("LOCK.ACQUIRE k o10 PX 30000");
         }
         let granted = world.sim.with(|state| state.table.holds());

@@ -14,7 +14,7 @@ fn granted() -> (World, u64, String) {
     (world, grant, token.expect("it has one").to_string())
 }
 
-/// Its slot leaves, with the lock. Returns what goes to another node.
+/// Its slot leaves, with the lock. Returns the commands for another node.
 fn leaves(world: &mut World) -> String {
     let payload = world.dump(&at(0, "k")).expect("it is there");
     world.sim.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];

@@ -271,7 +271,7 @@ fn replicas_are_not_asked_while_slots_leave_as_a_whole() {
 
 #[test]
 fn readers_receive_a_cut_lease_though_nothing_can_be_confirmed() {
-    // G13: a replica that is promoted then would keep a lock for a client that is gone.
+    // G13: a replica that is promoted then would keep a lock for a client that has disconnected.
     for refuses_writes in [false, true] {
         let mut world = that_confirms();
         let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 60000 EPHEMERAL 5000");

@@ -27,7 +27,7 @@ pub(super) struct Sim {
     pub(super) flags: Cell<Flags>,
     pub(super) is_paused: Cell<bool>,
     pub(super) refuses_writes: Cell<bool>,
-    /// The module hears what happens to keys.
+    /// The module receives the events of keys.
     pub(super) hears_keys: Cell<bool>,
     /// The time that passes with each look at the clock.
     pub(super) us_per_look: Cell<u64>,
@@ -64,8 +64,8 @@ impl Sim {
         self.state.borrow_mut()
     }
 
-    /// Takes a key out of the keyspace. The engine hears of it as of a real server: first that it leaves its name, then
-    /// that its value is freed.
+    /// Takes a key out of the keyspace. The engine is called as by a real server: first when it leaves its name, then
+    /// when its value is freed.
     pub(super) fn take(&self, at: &At) -> Option<Entry> {
         let entry = self.inside.borrow_mut().keys.remove(at)?;
         self.gone(&entry.value);
@@ -87,7 +87,7 @@ impl Sim {
         self.inside.borrow_mut().keys.insert(at.clone(), entry);
     }
 
-    /// Tells replicas and the file.
+    /// Sends the command to replicas and the file.
     pub(super) fn propagate(&self, db: u32, words: Words) {
         let told = Told { db, words };
         let mut inside = self.inside.borrow_mut();
@@ -123,7 +123,7 @@ impl Sim {
         must_stay && entry.until_ms.is_some_and(|until| until <= inside.wall_us / 1000)
     }
 
-    /// A key was changed: those who watch it, or keep a copy of it, hear of it.
+    /// Reports the change of a key to the clients that watch it, or keep a copy of it.
     pub(super) fn signal(&self, at: &At) {
         let mut inside = self.inside.borrow_mut();
         inside.changed.insert(Some(at.1.to_vec()));

@@ -226,7 +226,7 @@ impl Single {
         (is_confirming, holds)
     }
 
-    /// Looks after what has to be confirmed, before the event loop sleeps.
+    /// Does the work for confirmations, before the event loop sleeps.
     pub(crate) fn looks_at_replicas(&self) {
         if self.world.sim.shared().hears_replicas.is_set() {
             confirm::turn(&self.world.sim);
@@ -376,7 +376,7 @@ impl Single {
         Ok(())
     }
 
-    /// Begins an append-only file. Returns its rewritten part: what names all that is there.
+    /// Begins an append-only file. Returns its rewritten part: the commands that name all current holds.
     pub(crate) fn begin_file(&self) -> Vec<Record> {
         let sim = &self.world.sim;
         let flags = sim.flags.get();

@@ -68,7 +68,7 @@ fn an_unconfirmed_grant_is_reported_and_revoked() {
     assert!(world.rests());
     assert_eq!(world.answers, [(handle, vec![PartBuf::Error(GRANT_UNCONFIRMED.to_owned())])]);
     assert!(!is_held(&world, "k"));
-    // Nor does one whose client has gone stay.
+    // Nor does one whose client has disconnected stay.
     later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
     world.close(1);
     assert!(world.rests());
@@ -131,7 +131,7 @@ fn one_turn_answers_a_limited_number_and_the_next_turn_the_rest() {
     world.send(clients + 1, 0, "LOCK.RELEASE k writer");
     world.turn();
     assert_eq!(world.answers.len(), REPLIES_PER_TURN);
-    // A client that waits for its turn leaves: what it was granted is revoked.
+    // A client that waits for its turn leaves: its grant is revoked.
     world.close(clients);
     assert!(world.rests());
     assert_eq!(world.answers.len() as u64, clients - 1);

@@ -36,9 +36,9 @@ pub(super) struct World {
 pub(super) enum Fate {
     /// It waits in a queue.
     InQueue,
-    /// It has what it asked for: a lock under this token.
+    /// It has its lock, under this token.
     Granted(Token),
-    /// It has what it asked for: a longer lease.
+    /// It has its longer lease.
     Renewed,
     /// It has nothing of it.
     Over,
@@ -96,7 +96,7 @@ impl World {
         confirm::replica_changed(&self.sim);
     }
 
-    /// Lets nothing have to be confirmed from here on.
+    /// Turns confirmations off.
     pub(super) fn confirms_no_more(&self) {
         self.sim.shared().settings.set_confirm(0);
         events::settings_changed(&self.sim, true);
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// Has it carry out a fact, which has to change something: a primary tells nothing else (G13).
+    /// Carries out a record, which must change something: a primary sends no others (G13).
     pub(super) fn obeys(&mut self, told: &Told) -> Result<(), String> {
         let before = self.sim.inside.borrow().offset;
         let reply = self.apply(told);
@@ -189,7 +189,7 @@ impl World {
         self.unfreed.extend(values);
     }
 
-    /// A thread of the server's own frees what a flush has left.
+    /// A thread of the server's own frees the data of a flush.
     pub(super) fn free_late(&mut self) {
         for value in std::mem::take(&mut self.unfreed) {
             if let Value::Lock(lock) = value {
@@ -242,7 +242,7 @@ impl World {
         self.sim.inside.borrow_mut().closing.insert(client, false);
     }
 
-    /// A client asks for the end of its connection behind what it is answered.
+    /// A client asks for the end of its connection after its replies.
     pub(super) fn quit(&self, client: u64) {
         self.sim.inside.borrow_mut().closing.insert(client, true);
     }
@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// CLIENT UNBLOCK: what the client is replied, if it was blocked and not answered yet.
+    /// CLIENT UNBLOCK: the client's reply, if it was blocked and not answered yet.
     pub(super) fn unblock(&mut self, client: u64) {
         let handle = {
             let inside = self.sim.inside.borrow();

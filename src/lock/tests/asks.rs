@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// The client is blocked: it waits in a queue, or it has what it asked for and waits for replicas.
+    /// The client is blocked: it waits in a queue, or it has its locks and waits for replicas.
     fn blocks(&mut self, handle: u64, at: At, owner: Name, client: u64) -> Result<Reply, String> {
         let (number, reply) = match self.server.single.progress(handle) {
             Progress::Confirming(Some(Answer::Granted { token, .. })) => (0, Reply::Granted(token)),
@@ -195,7 +195,7 @@ impl World {
         client
     }
 
-    /// The clients that have been answered in this step, and what is on its way now.
+    /// The clients that have been answered in this step, and the replies that are on their way now.
     pub(super) fn answers(&mut self, out: &mut Outcome) -> Result<(), String> {
         let single = &self.server.single;
         for (&handle, blocked) in &mut self.blocked {
@@ -212,7 +212,7 @@ impl World {
                 out.answers.push(Answered { wait: number, at, client, answer });
             }
         }
-        // The order in which they were let in; their tokens tell it.
+        // The order in which they were granted; their tokens show it.
         out.answers.sort_by_key(|answered| match answered.answer {
             Answer::Granted { token, .. } => token.get(),
             _ => 0,

@@ -97,7 +97,7 @@ impl Hold {
         self.client = client.or(self.client).filter(|_| !binding.is_none());
     }
 
-    /// This connection has closed: what is bound to it runs from here.
+    /// This connection has closed: leases bound to it run from here.
     pub(super) fn close(&mut self, client: u64, time: u64) {
         if self.client == Some(client) {
             self.untied(time, true);
@@ -139,7 +139,7 @@ pub(super) struct Wish {
     pub(super) mode: Mode,
 }
 
-/// The book of who holds what, and who waits for what, in the order in which they came.
+/// The book of holds and waits, in the order in which they came.
 #[derive(Clone, Default)]
 pub(super) struct Scene {
     pub(super) holds: Vec<(At, Name, Mode)>,
@@ -193,7 +193,7 @@ impl Scene {
         }
     }
 
-    /// The wishes that stand ahead of this one somewhere and have not come true.
+    /// The wishes that are ahead of this one somewhere and have not come true.
     fn ahead_of(&self, number: usize, is_done: &[bool]) -> impl Iterator<Item = usize> {
         let is_near = move |other: &usize| {
             let mut keys = self.wishes[*other].keys.iter();
@@ -216,7 +216,7 @@ impl Scene {
     }
 }
 
-/// A request in the queue; one for several keys stands in the queue of each.
+/// A request in the queue; one for several keys is in the queue of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pending {
     /// 0: a reservation without a connection (QUEUE).

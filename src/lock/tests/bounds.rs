@@ -74,7 +74,7 @@ fn a_long_cycle_is_found_and_one_beyond_the_limit_of_steps_is_not() {
 
 #[test]
 fn a_search_among_very_many_holders_looks_at_those_that_wait() {
-    // As many others wait, elsewhere; if those are too many to be looked at, the search ends before it finds the one.
+    // As many others wait, elsewhere; if those are too many to be examined, the search ends before it finds the one.
     for (holders, others, is_found) in
         [(STEPS_MAX as u32 / 2, 0, true), (MORE, 0, true), (MORE, 100, true), (MORE, MORE, false)]
     {
@@ -110,7 +110,7 @@ fn a_reader_beyond_the_most_readers_waits_for_them() {
     }
 }
 
-/// `COUNT_MAX` is far beyond what a test counts up to: a payload brings such a hold.
+/// `COUNT_MAX` is far beyond the counts of tests: a payload brings such a hold.
 #[test]
 fn an_owner_at_the_highest_count_is_refused() {
     for (count, is_refused) in [(COUNT_MAX - 1, false), (COUNT_MAX, true)] {
@@ -145,7 +145,7 @@ fn reservations_that_lapse_together_end_a_few_in_a_step() {
         let _ = table.acquire(NOW, key_ref, request, &mut |_| Decision::Granted, &mut fx);
     }
     assert_eq!((table.waiters(), table.next_task()), (6, None));
-    // Ann's lease has expired, too: bob is next, and gets the lock when all who stood before him are gone.
+    // Ann's lease has expired, too: bob is next, and gets the lock when all who were ahead of him are gone.
     let later = Now { boot: NOW.boot.plus_ms(60), ..NOW };
     for left in [4, 2] {
         let step = table.settle(later, key_ref, None, &mut |_| Decision::Granted, &mut fx);
@@ -207,7 +207,7 @@ fn many_readers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
     assert_eq!((table.waiters(), table.next_task()), (0, None));
 }
 
-/// No newcomer passes those who are not looked at yet, no matter who frees the lock.
+/// No newcomer passes those who are not examined yet, no matter who frees the lock.
 #[test]
 fn many_writers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
     let (mut world, mut key_ref) = with_waiters(150, Mode::Exclusive);
@@ -252,7 +252,7 @@ fn a_search_that_has_looked_at_many_still_finds_the_one_who_waits_among_very_man
     for owner in 1..=MORE {
         world.holds(owner, 0, Mode::Shared);
     }
-    // The search looks at these first, as they stand ahead.
+    // The search examines these first, as they are ahead.
     for reader in 1..=readers {
         world.waits(writer + reader, 1, Mode::Shared);
     }
@@ -269,7 +269,7 @@ fn a_search_that_has_reached_its_bound_examines_no_further_holders() {
         for owner in 1..=holders {
             world.holds(owner, 0, Mode::Shared);
         }
-        // The search goes through the holders: those who wait are more than it may look at.
+        // The search goes through the holders: the waiters are more than it may examine.
         for owner in 1..=20 {
             world.waits(owner, 1, Mode::Exclusive);
         }

@@ -64,7 +64,7 @@ fn kind_of(input: &Input) -> &'static str {
     }
 }
 
-/// Lives all lives, and counts what was refused. The judge says whether it was right.
+/// Runs all of them, and counts the refusals. The judge says whether it was right.
 fn refusals() -> Result<BTreeMap<&'static str, usize>, String> {
     let mut refused: BTreeMap<&str, usize> = BTreeMap::new();
     for seed in 0..LIVES {
@@ -119,7 +119,7 @@ const LIVES: u64 = 2_000;
 
 const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
 
-/// Locks and their owners by number, and who waits for what.
+/// Locks and their owners by number, and the wait of each.
 #[derive(Default)]
 struct Graph {
     table: Table,
@@ -234,7 +234,7 @@ fn requests_for_the_same_many_locks_do_not_look_through_each_other() {
     for owner in 1..=900 {
         let (visits, reply) = graph.visits(|graph| graph.acquire_all(&names, owner));
         assert!(matches!(reply, Acquired::Waiting(_)), "{owner}: {reply:?}");
-        // The holder waits for nothing, so each request is looked at with its names: its neighbour and the holder.
+        // The holder waits for nothing, so each request is examined with its names: its neighbour and the holder.
         let linear = VISITS_MAX * NAMES * (owner + 1);
         assert!(visits < linear.min(VISITS_MAX * STEPS_MAX), "{visits} for one more behind {owner}");
     }

@@ -1,7 +1,8 @@
 //! Random lives whose choices are bytes: the fuzzing of the core's steps.
 //!
-//! The [life](super::property) is the same; an input is what its [`Random`] would have said. So each input is judged
-//! and compared with the oracle after every step, and a fuzzer that looks for new paths finds its way by the choices.
+//! The [life](super::property) is the same; an input takes the place of the numbers of its [`Random`]. So each input
+//! is judged and compared with the oracle after every step, and a fuzzer that looks for new paths finds its way by the
+//! choices.
 
 use super::property::{Kinds, Life};
 use super::random::Random;

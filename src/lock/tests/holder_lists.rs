@@ -1,5 +1,5 @@
-//! Locks with dozens of holders: beyond a few, the core finds them in another way, and no longer looks at each of
-//! them in every step.
+//! Locks with dozens of holders: beyond a few, the core finds them in another way, and no longer examines each of them
+//! in every step.
 
 use super::input::{How, Input};
 use super::judge::Judge;

@@ -87,7 +87,7 @@ pub(super) enum Input {
         lease_ms: u64,
         wait: Option<u64>,
         client: u64,
-        /// `*`: the server has just made up the owner, whose name the client's own words do not tell.
+        /// `*`: the server has just minted the owner, whose name is not in the client's own words.
         minted: bool,
         how: How,
     },
@@ -150,7 +150,7 @@ pub(super) enum Input {
     Limits(Limits),
     /// The setting: how long nothing new is granted after a promotion, in milliseconds; and a start, if one begins.
     Quarantine(u64, bool),
-    /// The setting: whether grants have to be confirmed from now on.
+    /// The setting: whether grants must be confirmed from now on.
     Confirm(bool),
     /// All replicas acknowledge everything: a client that waits for that is notified.
     Confirmed,
@@ -160,11 +160,11 @@ pub(super) enum Input {
     Elsewhere(At, bool),
     /// Time passes: microseconds. All messages under way to clients have arrived.
     Pass(u64),
-    /// Somebody sets the wall clock.
+    /// A user sets the wall clock.
     Wall(u64),
     /// The event loop comes round to the pump.
     Pump,
-    /// The background thread has freed what lazy flushes left.
+    /// The background thread has freed the values of lazy flushes.
     Free,
     /// A replica synchronises in full, whose newest token from an earlier life is this far ahead.
     NewReplica(u64),
@@ -177,7 +177,7 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// This input from a connection that the server hears: it does not hear one that is blocked.
+    /// This input from a connection that the server reads: it does not read one that is blocked.
     pub(super) fn heard(self, world: &World) -> Self {
         match self {
             Self::Acquire { at, owner, lease_ms, wait, client, minted, how } => {
@@ -196,7 +196,7 @@ impl Input {
         }
     }
 
-    /// The client that asks, if the server may not hear it now.
+    /// The client that asks, if the server may not read from it now.
     pub(super) const fn client(&self) -> Option<u64> {
         match *self {
             Self::Acquire { client, .. } | Self::AcquireMany { client, .. } | Self::Renew { client, .. } => {

@@ -1,10 +1,10 @@
 //! The guarantees, as a client could hold the server to them.
 //!
-//! The judge sees what goes in and what comes out, keeps what each client has been promised, and says which guarantee
-//! was broken. It knows no rule of how the core decides: only what must hold whatever is decided. Each verdict begins
-//! with the number of the guarantee (CONTRACT 3). G13 is not its business: [readers](super::reader) compare themselves
-//! with their primary. [`super::verdicts`] judges replies to clients that ask for a lock, and [`super::begun`] holds
-//! that begin.
+//! The judge sees the inputs and the outputs, records the promises to each client, and names the guarantee that was
+//! broken. It knows no rule of how the core decides: only the invariants of every decision. Each verdict begins with
+//! the number of the guarantee (CONTRACT 3). G13 is not its business: [readers](super::reader) compare themselves with
+//! their primary. [`super::verdicts`] judges replies to clients that ask for a lock, and [`super::begun`] holds that
+//! begin.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -96,7 +96,7 @@ impl Judge {
             Input::Promote(_) if out.reply == Reply::Bool(true) => self.promoted(world)?,
             _ => {}
         }
-        // The owner that asked may hold by now what it had a reservation for.
+        // The owner that asked may hold by now the lock of its reservation.
         self.drop_lapsed(world);
         let left = self.ended.iter().flat_map(|&at| self.queue(at)).find(|own| own.number <= arrivals);
         must(left.is_none(), || format!("G9: {left:?} goes on waiting where a lock has arrived"))?;
@@ -190,7 +190,7 @@ impl Judge {
         is_free_for(mode, &others, reserved, world.limits.holders_max)
     }
 
-    /// The scene of who holds and waits for what, and the number of this request among the others.
+    /// The scene of all holds and waits, and the number of this request among the others.
     pub(super) fn scene(&self, wish: Wish, number: u64, world: &World) -> (Scene, usize) {
         // A request that has timed out waits for nothing: the pump is about to say so.
         let is_late = |pending: &Pending| pending.until.is_some_and(|until| until <= world.time);
@@ -208,7 +208,7 @@ impl Judge {
         (Scene { holds, wishes, arrived, holders_max: world.limits.holders_max }, position)
     }
 
-    /// G11: a request that waits can still be granted, unless the search for what stands in its way ended early.
+    /// G11: a request that waits can still be granted, unless the search for its blockers ended early.
     pub(super) fn will_not_wait_for_itself(&mut self, asked: &Pending, world: &World) -> Verdict {
         let Pending { owner, keys, mode, number, .. } = *asked;
         let wish = Wish { owner, keys, mode };
@@ -221,7 +221,7 @@ impl Judge {
         must(comes_true, || format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}"))
     }
 
-    /// Somebody did something to keys: the holds there are broken, and no others (CONTRACT 5).
+    /// A client changed keys without the module: the holds there are broken, and no others (CONTRACT 5).
     fn outside(&mut self, what: &Outside, world: &World) {
         let is_broken = |at: &At| match *what {
             Outside::Del(gone) | Outside::Set(gone) | Outside::Move(gone, _) => *at == gone,
@@ -299,7 +299,7 @@ impl Judge {
         }
     }
 
-    /// A reservation that was not refreshed in time may be gone by now; when the pump has run, it must be. So may
+    /// A reservation that was not refreshed in time may be removed by now; when the pump has run, it must be. So may
     /// one where something else was written, or where a lock has arrived.
     fn drop_lapsed(&mut self, world: &World) {
         let arrived = &self.arrived;

@@ -85,7 +85,7 @@ fn waiters_are_granted_when_an_old_lock_is_gone_and_not_before() {
             Step { reply: Acquired::Waiting(_), change: Change::Nothing, record: Record::Nothing }
         ));
     }
-    // It expires without an event: the core looks when it should be gone.
+    // It expires without an event: the core checks it when it should be gone.
     let look = table.next_deadline(true).expect("somebody waits");
     assert!((at(30).boot..=at(40).boot).contains(&look), "{look:?}");
     assert_eq!(table.due(look, true), Some(Task::Settle(DOOR.to_owned())));

@@ -33,7 +33,7 @@ impl Lowered {
         served_max: Some(1),
     };
 
-    /// Some, all or none of them, as this life is to have them.
+    /// Some, all or none of them, as this run chooses.
     pub(crate) fn of(seed: u64) -> Self {
         let Self { few_max, steps_max, count_max, served_max, .. } = Self::ALL;
         match seed % 6 {
@@ -68,7 +68,7 @@ impl Lowered {
     /// One owner holds a lock twice at most.
     pub(super) const TWICE: Self = Self { count_max: Some(2), ..Self::NONE };
 
-    /// A search for deadlocks looks at `steps_max` holders and requests.
+    /// A search for deadlocks examines `steps_max` holders and requests.
     pub(super) const fn steps(steps_max: usize) -> Self {
         Self { steps_max: Some(steps_max), ..Self::NONE }
     }

@@ -1,4 +1,4 @@
-//! Tests of the core as a whole; those of one file stand in it.
+//! Tests of the core as a whole; those of one file are in it.
 //!
 //! | file | what it is |
 //! |---|---|

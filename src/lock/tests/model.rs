@@ -1,9 +1,8 @@
 //! Every sequence of inputs up to a bound, in a small world: the search. The worlds are in [`super::models`].
 //!
-//! A state is what clients, the keyspace and the pump could tell apart; owners that could change places
-//! are the same. Every state is judged, and every reader compared, on every way into it; then the pump
-//! is run, so that a lost wake-up shows wherever it was lost. The number of states is pinned:
-//! a model that silently shrinks fails.
+//! A state is the part that clients, the keyspace and the pump could distinguish; owners that could change places are
+//! the same. Every state is judged, and every reader compared, on every way into it; then the pump is run, so that a
+//! lost wake-up shows wherever it was lost. The number of states is pinned: a model that silently shrinks fails.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
@@ -138,7 +137,7 @@ const fn client(who: usize, connection: u64) -> u64 {
     10 * (who as u64 + 1) + connection
 }
 
-/// A world and what may happen in it.
+/// A world and its possible moves.
 pub(super) struct Model {
     pub(super) begin: Vec<Input>,
     pub(super) moves: Vec<Move>,
@@ -229,7 +228,7 @@ impl Model {
                 continue;
             }
             let input = next.input(&world);
-            // A server does not hear a client that is blocked.
+            // A server does not read from a client that is blocked.
             if input.client().is_some_and(|client| world.is_blocked(client)) {
                 continue;
             }

@@ -401,7 +401,7 @@ fn reservations_where_three_are_many() -> Result<(), String> {
     Lowered::FEW.during(|| reservations_states(1451))
 }
 
-/// Three owners, one lock: what was granted is not confirmed, at once or later, in any order.
+/// Three owners, one lock: grants are not confirmed, at once or later, in any order.
 fn grants_that_are_not_confirmed_states(states: usize) -> Result<(), String> {
     let mut moves = moves_of(0..3, |who| {
         vec![

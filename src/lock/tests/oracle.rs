@@ -1,8 +1,8 @@
-//! The rules of locking once more, as plainly as they can be written: two lists and linear search.
+//! The rules of locking again, as plainly as they can be written: two lists and linear search.
 //!
-//! No numbers, no deadlines, no notes for a pump: the oracle's pump looks at everything. It learns two things from
-//! what came of a step: which of several grants got which token, and whether the core looked at a queue for which
-//! nothing was freed. Tokens and grants are checked. [`super::rules`] has the requests of clients.
+//! No numbers, no deadlines, no notes for a pump: the oracle's pump examines everything. It learns two things from the
+//! outcome of a step: which of several grants got which token, and whether the core examined a queue for which nothing
+//! was freed. Tokens and grants are checked. [`super::rules`] has the requests of clients.
 
 use std::collections::BTreeSet;
 
@@ -86,7 +86,7 @@ impl Oracle {
         }
     }
 
-    /// Does the same, and compares what came of it.
+    /// Does the same, and compares the outcomes.
     pub(super) fn compare(&mut self, input: &Input, out: &Outcome, world: &World) -> Result<(), String> {
         (self.answers, self.minted, self.is_pumping) = (Vec::new(), Vec::new(), *input == Input::Pump);
         self.served = 0;
@@ -115,7 +115,7 @@ impl Oracle {
         self.compare_state(world)
     }
 
-    /// A request that is refused takes over nothing: the older requests of its owner stand where they stood (G9).
+    /// A request that is refused takes over nothing: the older requests of its owner keep their places (G9).
     fn acquire(&mut self, input: &Input, out: &Outcome) -> Reply {
         let (keys, owner, mode) = match *input {
             Input::Acquire { at, owner, how, .. } => (Keys::one(at), owner, how.mode),
@@ -157,7 +157,7 @@ impl Oracle {
             ));
         }
         self.minted.sort_unstable();
-        // A token that was raised in this step was raised before anybody came in.
+        // A token that was raised in this step was raised before any grant.
         let first_token = self.next_token();
         if !self.minted.iter().copied().eq((first_token..).take(self.minted.len())) {
             return Err(format!("the oracle expected tokens from {first_token}, not {:?}", self.minted));

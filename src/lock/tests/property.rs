@@ -96,8 +96,8 @@ impl Life {
         compared.and_then(|()| self.world.check()).map_err(|wrong| format!("{input:?}: {wrong}\n{out:?}"))
     }
 
-    /// G15: of a lock that one holds, the beginning of a hold is not heard of before the end of the one before. (What a
-    /// RESTORE brings is not heard of at all.)
+    /// G15: of a lock with one holder, the beginning of a hold is not published before the end of the one before. (The
+    /// holds of a RESTORE are not published at all.)
     fn hear(&mut self, input: &Input, out: &Outcome) -> Result<(), String> {
         if matches!(input, Input::Promote(_)) {
             self.heard.clear();
@@ -127,7 +127,7 @@ impl Life {
     /// One of two connections of the owner: a retry may come on another one.
     fn client_of(&mut self, owner: Name) -> u64 {
         let (first, which) = (u64::from(owner.as_bytes()[0]) * 10, self.random.below(2));
-        // A server does not hear a client that is blocked.
+        // A server does not read from a client that is blocked.
         if self.world.is_blocked(first + which) { first + 1 - which } else { first + which }
     }
 
@@ -445,7 +445,7 @@ const SOMETIMES_OF_ALL_KINDS: [&str; 27] = [
     "waited for several",
 ];
 
-/// Lives one life, and gives what was seen in it.
+/// Runs one life, and returns the cases that it saw.
 fn live(seed: u64, steps: u64, kinds: Kinds) -> Result<BTreeSet<&'static str>, String> {
     let lowered = Lowered::of(seed);
     lowered.during(|| {

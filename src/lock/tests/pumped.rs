@@ -63,7 +63,7 @@ impl Oracle {
         for at in others.into_iter().filter(|&at| !world.server.table().is_waited_for(at.lock_key())) {
             self.dismiss(at);
         }
-        // An owner that comes in, or leaves a queue, may make room for others elsewhere.
+        // An owner that is granted, or leaves a queue, may make room for others elsewhere.
         loop {
             let before = self.waiters.len();
             self.admit_multis(out, |waiter| out.answers.iter().any(|told| told.wait == waiter.wait));

@@ -1,7 +1,7 @@
 //! Numbers that look random and are the same in every run.
 
-/// A linear congruential generator (Knuth's MMIX constants); its high half is good enough for tests. Or bytes that
-/// somebody gave, as long as there are any.
+/// A linear congruential generator (Knuth's MMIX constants); its high half is good enough for tests. Or given bytes,
+/// as long as there are any.
 pub(crate) struct Random {
     state: u64,
     given: Option<std::vec::IntoIter<u8>>,

@@ -75,7 +75,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The primary tells this.
+    /// The primary sends this record.
     pub(super) fn send(&mut self, record: Record) {
         self.under_way.push_back(record);
     }
@@ -89,7 +89,7 @@ impl Reader {
             self.apply(&record)?;
         }
         self.server.look();
-        // Nor hears anybody what it publishes, until it is promoted.
+        // Its events have no subscribers, until it is promoted.
         drop((self.server.single.take_events(), self.server.single.take_changed()));
         let written = self.server.single.take_file();
         if let Some(file) = &mut self.file {
@@ -189,7 +189,7 @@ pub(super) fn check_keys(
     primary.keys.keys().try_for_each(|&at| check_key(primary, reader, at, (has_settled, counts_alike)))
 }
 
-/// G13: compares what a reader has at a key with what its primary has.
+/// G13: compares a reader's value at a key with its primary's.
 fn check_key(
     primary: &Server,
     reader: &Server,
@@ -225,7 +225,7 @@ fn check_key(
     Ok(())
 }
 
-/// Whatever a record says, it says it of one hold: another one that stands there is left alone.
+/// A record always concerns one hold: another one at its place is left alone.
 #[test]
 fn a_fact_about_another_hold_changes_nothing() -> Result<(), String> {
     let at = At::new(0, "k");

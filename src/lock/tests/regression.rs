@@ -43,8 +43,8 @@ fn an_owner_does_not_wait_for_what_it_holds() -> Result<(), String> {
     live(&[acquire("alice", 1), acquire("bob", 2), payload, Input::Restore(K), Input::Pump])
 }
 
-/// Bob waits to hold alone, carol behind him to read, and a RESTORE makes her one of two readers. She receives the
-/// grant, though no request passes bob (G9).
+/// Bob waits to hold alone, carol waits after him to read, and a RESTORE makes her one of two readers. She receives
+/// the grant, though no request passes bob (G9).
 #[test]
 fn an_owner_behind_another_does_not_wait_for_what_it_holds() -> Result<(), String> {
     let token = Token::new(2_000_000).ok_or("no token")?;
@@ -54,8 +54,8 @@ fn an_owner_behind_another_does_not_wait_for_what_it_holds() -> Result<(), Strin
     live(&[&waits[..], &[payload, Input::Restore(K), Input::Pump]].concat())
 }
 
-/// A RESTORE brought bob's hold while he waited, so his wait was answered; that answer got lost. The
-/// client that made the payload knows of the hold all the same: it must not be taken back (G10).
+/// A RESTORE brought bob's hold while he waited, so his wait was answered; that answer got lost. The client that made
+/// the payload knows of the hold all the same: it must not be revoked (G10).
 #[test]
 fn a_restored_hold_is_not_taken_back() -> Result<(), String> {
     let token = Token::new(2_000_000).ok_or("no token")?;
@@ -107,7 +107,7 @@ fn a_retry_moves_the_binding_of_a_grant_of_the_same_step() -> Result<(), String>
     ])
 }
 
-/// Carol waits for two locks, and bob behind her for one of them, which is free. The slot of the other one leaves, and
+/// Carol waits for two locks, and bob after her for one of them, which is free. The slot of the other one leaves, and
 /// she is sent on: it is bob's turn (G6), though nothing else ever happens.
 #[test]
 fn a_waiter_after_a_redirected_request_for_several_is_next() -> Result<(), String> {
@@ -143,7 +143,7 @@ fn a_waiter_after_a_redirected_request_for_several_is_next() -> Result<(), Strin
 }
 
 /// A lease expires while the slot is elsewhere, so its end is postponed. When the slot has come back bob has the lock,
-/// and a lease that does not run while he is there. Nothing is due when the other one would have been looked at again.
+/// and a lease that does not run while he is there. Nothing is due when the other one would have been checked again.
 #[test]
 fn a_paused_lease_is_not_due_where_another_one_was_postponed() -> Result<(), String> {
     let kept = How { binding: Binding { is_keepalive: true, ..Binding::NONE }, ..How::PLAIN };
@@ -215,8 +215,7 @@ fn a_waiter_that_holds_the_lock_passes_a_reservation() -> Result<(), String> {
 }
 
 /// Dave waits for two locks. Ann's lease of the one expires in the millisecond in which dave's request for the other
-/// one is examined, and that step ends it. Carol, who stands ahead of dave there, must be granted it in the same run
-/// (G6).
+/// one is examined, and that step ends it. Carol, who is ahead of dave there, must be granted it in the same run (G6).
 #[test]
 fn a_waiter_is_granted_when_a_look_at_several_locks_ends_the_lease() -> Result<(), String> {
     const L: At = At::new(0, "l");

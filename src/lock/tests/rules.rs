@@ -116,7 +116,7 @@ impl Oracle {
                 self.waits += u32::from(asked.client.is_some());
                 return reply;
             }
-            // If nothing but these was in its way, the pump lets it in.
+            // If only these blocked it, the pump grants it.
             for at in asked.keys.iter() {
                 let own = self.waiters.iter().position(|w| w.owner == asked.owner && w.keys.contains(at));
                 own.into_iter().for_each(|own| self.strike(own, "replaced"));
@@ -317,8 +317,8 @@ impl Oracle {
         self.waiters.remove(waiter);
     }
 
-    /// Lets in everybody in the queue here who can come in, first come first. If nothing was freed here, the core need
-    /// not look before the pump runs, nor past the waiters that one step serves.
+    /// Grants every request in the queue here that can be granted, first come first served. If nothing was freed here,
+    /// the core need not look before the pump runs, nor past the waiters that one step serves.
     pub(super) fn admit(&mut self, at: At, is_freed: bool, out: &Outcome) {
         if self.is_other(at) {
             return if is_freed {

@@ -21,9 +21,9 @@
 //! > quarantine MS [start]   > confirm on|off   > confirmed   > fail KEY TOKEN   > show   > count
 //! ```
 //!
-//! A key of another database than 0 is written `1:KEY`. A connection is named after its owner unless
-//! the input says otherwise. A second one is `OWNER-2`: a server does not hear one that is blocked. `fail` unblocks
-//! the connections that wait for this hold to be confirmed, and the pump runs.
+//! A key of another database than 0 is written `1:KEY`. A connection is named after its owner unless the input says
+//! otherwise. A second one is `OWNER-2`: a server does not read from one that is blocked. `fail` unblocks the
+//! connections that wait for this hold to be confirmed, and the pump runs.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ impl Story {
         number as u64
     }
 
-    /// Does what a line says, and tells what came of it, a line each.
+    /// Carries out a line, and prints its outcome, a line each.
     fn tell(&mut self, line: &str) -> Result<String, String> {
         let mut words = Words::new(line);
         let mut text = String::new();

@@ -109,7 +109,7 @@ pub(super) struct Server {
     pub(super) now: Now,
     /// The keys as of the last look.
     pub(super) keys: BTreeMap<At, Key>,
-    /// The keys to which somebody gave a time to live.
+    /// The keys with a time to live from a user.
     pub(super) mortal: BTreeSet<At>,
 }
 
@@ -138,13 +138,13 @@ impl Server {
         (table.last_token(), table.clock().replicated_token())
     }
 
-    /// Somebody sets a clock, or time passes.
+    /// A user sets a clock, or time passes.
     pub(super) fn set_now(&mut self, now: Now) {
         self.now = now;
         self.single.set_clocks(now.boot.0, now.wall_us);
     }
 
-    /// Looks what is there now.
+    /// Reads the current state.
     pub(super) fn look(&mut self) {
         self.keys.clear();
         self.mortal.clear();
@@ -238,7 +238,7 @@ impl Server {
 
     /// Checks the core's own records.
     pub(super) fn check(&self) -> Result<(), String> {
-        // Values that are not freed yet, under no name any more: what the table knows of them is empty.
+        // Values that are not freed yet, under no name any more: the table's locks of them are empty.
         let mut unfreed = self.single.unfreed();
         let table = self.table();
         table.keep_known(&mut unfreed);

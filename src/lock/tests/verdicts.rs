@@ -118,7 +118,7 @@ impl Judge {
             let is_lapsed =
                 |other: &Pending| other.is_reservation() && other.until.is_some_and(|u| u <= world.time);
             let ahead: Vec<&Pending> = ahead.filter(|other| !is_lapsed(other)).collect();
-            // a reservation for somebody stays kept.
+            // a reservation keeps its place.
             let is_first = ahead.iter().all(|other| other.is_reserved() && pending.mode != Mode::Exclusive);
             must(is_first, || format!("G5: {owner:?} was granted {at} before {ahead:?}"))?;
         }
@@ -179,7 +179,7 @@ impl Judge {
                     let is_left = world.server.leaves_ends_to_the_pump(at);
                     !others && !is_held && !is_left && self.is_free_for(at, owner, how.mode, world)
                 });
-                // If nothing but its own older request was in its way, the pump lets it in.
+                // If only its own older request blocked it, the pump grants it.
                 let is_free = is_free && self.taken_over.is_empty();
                 must(!is_free, || {
                     format!("G6: {owner:?} was turned away from {keys:?}, which nobody holds")
@@ -230,7 +230,7 @@ impl Judge {
         let Pending { owner, keys, .. } = *asked;
         for at in keys.iter() {
             let own = self.queue(at).iter().position(|other| other.owner == owner);
-            // The requests ahead of its older request may be gone by now, too.
+            // The requests ahead of its older request may have left by now, too.
             let came_before = |number: u64| move |other: &Pending| other.number < number;
             let taken_over = self.taken_over.iter().find(|taken| taken.0 == at);
             let taken_over =
@@ -253,7 +253,7 @@ impl Judge {
         Ok(())
     }
 
-    /// It has to wait, or to go away.
+    /// It must wait, or leave.
     fn turned_away(
         &mut self,
         asked: Pending,

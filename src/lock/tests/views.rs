@@ -372,7 +372,7 @@ fn let_go_step_by_step() -> Result<(), String> {
     world.step(&Input::Pass(2_000))?;
     world.step(&Input::Pump)?;
     assert_eq!(world.server.table().holds(), 2);
-    // A server that does not decide any more leaves what is left to the one that does.
+    // A server that does not decide any more leaves the rest to the one that does.
     for name in names {
         let how = How { binding: KEPT, ..How::PLAIN };
         let (at, lease_ms, minted) = (At::new(0, name), 30_000, false);
@@ -397,7 +397,7 @@ fn records_of_a_closed_connection_do_not_pile_up() -> Result<(), String> {
     let now = world.server.now.boot;
     let mut table = world.server.table_mut();
     table.disconnected(now, ClientId(1));
-    // The pump does what is due and what was noted by turns.
+    // The pump alternates between due work and noted work.
     let (mut told, mut most) = (0, 0);
     while let due @ Some(_) = table.due(now, true) {
         assert!(matches!(due, Some(Task::AskAgain)), "{due:?}");

@@ -9,7 +9,7 @@ use crate::lock::deadlock::Link;
 use crate::lock::effect::{Answer, Event};
 use crate::lock::types::{Mode, Token};
 
-/// A hold: whose, with what token, and how much is left of it.
+/// A hold: its owner, its token, and its remaining lease.
 pub(super) fn held(mode: Mode, hold: &SavedHold) -> String {
     let SavedHold { owner, token, left_ms, count, binding } = hold;
     let how = match mode {
@@ -31,7 +31,7 @@ pub(super) fn held(mode: Mode, hold: &SavedHold) -> String {
     text
 }
 
-/// The owner that stands in the queue, and for what.
+/// The owner in the queue, and its request.
 pub(super) fn stands(pending: &Pending) -> String {
     let mut text = pending.owner.to_owned();
     let how = match pending.mode {

@@ -1,7 +1,7 @@
 //! A primary, its clients and the readers of its stream: simulated servers, run by the engine that ships.
 //!
-//! The world says what happens when: which client asks what, when answers reach their clients, when the pump runs,
-//! when time passes. It decides nothing. The outcome of an input is an [`Outcome`], for stories to print and for the
+//! The world produces the events: the requests of clients, the arrival of answers, the runs of the pump, the passage
+//! of time. It decides nothing. The outcome of an input is an [`Outcome`], for stories to print and for the
 //! [judge](super::judge) and the [oracle](super::oracle) to compare.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ pub(super) struct Blocked {
     pub(super) at: At,
     pub(super) owner: Name,
     pub(super) client: u64,
-    /// It knows nothing yet, and what becomes of it was not said in any outcome.
+    /// It knows nothing yet, and no outcome mentioned its changes.
     pub(super) is_open: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct World {
     /// The clients, with the owners they asked for, whose waits ended in this step with no grant.
     pub(super) refused: BTreeSet<(u64, Name)>,
     pub(super) wait_count: u32,
-    /// The last payload: the name that it was made under, and what it says.
+    /// The last payload: the name that it was made under, and its content.
     pub(super) dump: Option<(Name, Option<SavedLock>)>,
     /// All owners that any input named.
     pub(super) owners: BTreeSet<Name>,
@@ -137,7 +137,7 @@ impl World {
         for at in all {
             let names =
                 |(db, words): &Record| *db == at.db && words.iter().any(|word| **word == *at.name.as_bytes());
-            // A client that keeps copies of keys hears of names, in whichever database.
+            // A client that keeps copies of keys is notified of names, in whichever database.
             let is_signalled = changed.iter().flatten().any(|name| **name == *at.name.as_bytes());
             let is_named = out.facts.iter().any(names);
             let what = match (before.get(&at), self.server.keys.get(&at)) {
@@ -226,7 +226,7 @@ impl World {
         Ok(())
     }
 
-    /// Time passes, and what was on its way to clients arrives.
+    /// Time passes, and the messages on their way to clients arrive.
     fn pass(&mut self, us: u64) {
         self.send_answers();
         self.time += us;

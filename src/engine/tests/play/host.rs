@@ -1,4 +1,4 @@
-//! A simulated server with its connections: what they send, who is blocked, held up or gone.
+//! A simulated server with its connections: their commands, and whether each is blocked, delayed or closed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -117,7 +117,7 @@ impl Host {
         self.reads(client);
     }
 
-    /// The server looks at what a client has sent, until that client has to wait.
+    /// The server reads a client's commands, until that client must wait.
     pub(super) fn reads(&mut self, client: u64) {
         while !self.is_busy(client) {
             let connection = self.connections.get_mut(&client);
@@ -274,7 +274,7 @@ impl Host {
         }
     }
 
-    /// One turn of the event loop, in the order of a real one: keys and timers, then what comes before the server
+    /// One turn of the event loop, in the order of a real one: keys and timers, then the work before the server
     /// sleeps, then the module's alarm.
     fn turn(&mut self) {
         if self.paused_until_us.is_some_and(|until| until < self.world.sim.boot().0) {
@@ -321,7 +321,7 @@ impl Host {
         self.step_is_over();
     }
 
-    /// Blocked clients read what they were answered. Returns who they are.
+    /// Blocked clients read their replies. Returns who they are.
     pub(super) fn delivers(&mut self) -> Vec<u64> {
         let answers = std::mem::take(&mut self.world.answers);
         let mut told = Vec::new();
@@ -348,7 +348,7 @@ impl Host {
         panic!("G3: the server never comes to rest");
     }
 
-    /// This connection is gone.
+    /// This connection is closed.
     pub(super) fn leaves(&mut self, client: u64) {
         if let Some(its) = self.connections.remove(&client) {
             self.held_up.retain(|other| *other != client);

@@ -1,4 +1,4 @@
-//! Plays scripts that real servers play, too, and writes down what came of each step: see tests/python/likeness.
+//! Plays scripts that real servers play, too, and writes down the outcome of each step: see tests/python/likeness.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `steps.rs` | the steps of a script |
 //! | `told.rs` | what came of a step, as text |
 //!
-//! A script is a text. Each line is a step: a word, and more of them behind tabs. `round` begins with a new server,
+//! A script is a text. Each line is a step: a word, and further words after tabs. `round` begins with a new server,
 //! and `round cluster` with a node of a cluster.
 
 mod host;

@@ -108,7 +108,7 @@ impl Host {
         self.redirects(&at(0, name)) == Some("ASK")
     }
 
-    /// The command with what its '@' words stand for; `None` if there is nothing to stand for.
+    /// The command with the values of its '@' words; `None` if there is no value.
     fn resolved(&self, db: u32, command: &[&str]) -> Option<Words> {
         let mut words = Vec::new();
         for word in command {
@@ -154,7 +154,7 @@ impl Host {
     }
 
     fn unblocks_with_error(&mut self, client: u64) {
-        // Redis 7.0 reads later than others what this client has sent besides.
+        // Redis 7.0 reads this client's other commands later than others do.
         let confirms = !self.world.sim.inside.borrow().replicas.is_empty();
         if confirms && self.connections.get(&client).is_some_and(|its| !its.unread.is_empty()) {
             return;
@@ -218,7 +218,7 @@ impl Host {
         inside.slots.extend(after.map(|slot| (name, slot)));
     }
 
-    /// FAILOVER: the only replica has not acknowledged what was written last, so writers wait until somebody gives up.
+    /// FAILOVER: the only replica has not acknowledged the last writes, so writers wait until one side gives up.
     fn begins_to_fail_over(&mut self) {
         assert!(matches!(self.world.send(0, 0, "SET x last"), Said::Now(_)));
         self.step_is_over();

@@ -82,7 +82,7 @@ impl Task {
 }
 
 impl Group {
-    /// A client's connection is gone, and it makes another one.
+    /// A client's connection is closed, and it opens another one.
     pub(super) fn reconnect(&mut self, c: usize) {
         self.numbers.connections += 1;
         let client = &mut self.clients[c];
@@ -118,7 +118,7 @@ impl Group {
         }
     }
 
-    /// It connects to somebody who may be the primary.
+    /// It connects to a server that may be the primary.
     fn find_server(&mut self, c: usize) {
         let server = self.clients[c].server;
         let answers = |node: &super::Node| node.runs() && !node.is_cut_off && node.decides();
@@ -163,7 +163,7 @@ impl Group {
         true
     }
 
-    /// A slot has left with what it waited for: it has nothing of it.
+    /// A slot has left with the lock that it waited for: the client has nothing of it.
     fn ask_elsewhere(&mut self, c: usize, task: Task) -> Verdict {
         if !self.go_to_shard(c, task.keys) {
             return Ok(());

@@ -33,7 +33,7 @@ impl Group {
         Ok(())
     }
 
-    /// Grants have to be confirmed from here on, by another rule, or not any more.
+    /// Grants must be confirmed from here on, by another rule, or no longer.
     fn switch_confirm(&mut self, n: usize) -> Verdict {
         if !self.nodes[n].runs() {
             return Ok(());
@@ -96,7 +96,7 @@ impl Group {
         }
     }
 
-    /// No client reaches this server, nor hears from it.
+    /// No client reaches this server, or is reached by it.
     fn cut_off(&mut self, n: usize) {
         if !self.nodes[n].is_cut_off {
             self.see(Point::CutOff);
@@ -167,7 +167,7 @@ impl Group {
         Ok(())
     }
 
-    /// Perhaps promotes a server that was demoted just now, and has not sent away all its waiters yet.
+    /// Perhaps promotes a server that was demoted just now, and has not rejected all its waiters yet.
     fn promote_again(&mut self, n: usize) -> Verdict {
         let has_waiters = !self.nodes[n].waits.is_empty();
         if has_waiters && self.random.percent(50) { self.promote(n) } else { Ok(()) }

@@ -129,7 +129,7 @@ impl Group {
         Ok(())
     }
 
-    /// The link breaks before the snapshot has arrived as a whole: the replica keeps what it has.
+    /// The link breaks before the whole snapshot has arrived: the replica keeps its data.
     fn give_up_synchronisation(&mut self, n: usize) {
         self.see(Point::GivenUpSynchronisation);
         self.note(|| format!("n{n} has received a part of a snapshot"));
@@ -161,7 +161,7 @@ impl Group {
         self.collect(n)
     }
 
-    /// A replica says how far it has read. That may arrive later, and after the connection is gone.
+    /// A replica says how far it has read. The report may arrive later, and after the connection is closed.
     pub(super) fn acknowledge(&mut self, n: usize) {
         let node = &self.nodes[n];
         let (Some((primary, link)), Some(position), None) = (node.link, node.position, &node.synchronisation)

@@ -2,12 +2,12 @@
 //!
 //! A *group* is three servers, and in some lives there is a fourth one that is a shard of its own. Each is a
 //! [simulated server](super::world) with the engine on it, a boot-time and a wall clock of its own, a keyspace and
-//! perhaps files. One number, the seed, decides everything: what is promised in this life (the [`plan`]), and what
-//! happens step by step. Links lag, break and are found to be broken late. Replicas continue where they were or
-//! resynchronise. Servers are killed, frozen, cut off, restarted with nothing, with an old file or with a log that
-//! lacks its end. The wrong replica is promoted, two primaries live side by side. Slots move between the two shards.
-//! Somebody deletes locks; clients lose replies and ask again. Nothing that the engine does is done here: requests,
-//! records and replies are words, as servers and clients exchange them.
+//! perhaps files. One number, the seed, decides everything: the promises of this run (the [`plan`]), and every step.
+//! Links lag, break and are found to be broken late. Replicas continue where they were or resynchronise. Servers are
+//! killed, frozen, cut off, restarted with nothing, with an old file or with a log that lacks its end. The wrong
+//! replica is promoted, two primaries live side by side. Slots move between the two shards. A user deletes locks;
+//! clients lose replies and ask again. Nothing that the engine does is done here: requests, records and replies are
+//! words, as servers and clients exchange them.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -154,7 +154,7 @@ impl Group {
         }
     }
 
-    /// One thing happens, and what follows from it.
+    /// One event happens, with its consequences.
     fn step(&mut self) -> Verdict {
         if self.random.below(1_000) < self.plan.faults_per_mille {
             self.fault()?;

@@ -1,4 +1,4 @@
-//! A server of the group: the engine on a simulated server, its role, who is connected to it, its files, its clocks.
+//! A server of the group: the engine on a simulated server, its role, its clients, its files, its clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,7 @@ pub(super) struct Position {
 pub(super) struct Connection {
     pub(super) replica: usize,
     pub(super) link: u32,
-    /// It has what was there when it came.
+    /// It has received the snapshot.
     pub(super) is_online: bool,
     /// Up to where it has said that it has read.
     pub(super) said: usize,
@@ -98,9 +98,9 @@ pub(super) struct Node {
     /// It continues a stream whose writer may have received holds later than it did, and counts their leases from
     /// there.
     pub(super) may_count_less: bool,
-    /// Holds that began here, less those that ended here, must come to what it holds less this.
+    /// Holds that began here, less those that ended here, must equal the holds that it has now, less these.
     pub(super) balance: i64,
-    /// When nothing could be confirmed, as far as anybody looked.
+    /// The last time when nothing could be confirmed, as far as it was checked.
     pub(super) closed_at: Option<u64>,
     /// Something happened here since its last turn.
     pub(super) news: bool,
@@ -302,11 +302,11 @@ pub(super) fn key_of(at: At) -> inside::At {
     inside::place(at.db, at.name.as_bytes())
 }
 
-/// The names of the servers, as `ROLE` tells them.
+/// The names of the servers, as `ROLE` lists them.
 const NAMES: [&str; 4] = ["n0", "n1", "n2", "other"];
 
 impl Group {
-    /// Sets this server's clocks to the present, and tells it the owners of the slots.
+    /// Sets this server's clocks to the present, and gives it the owners of the slots.
     pub(super) fn enter(&mut self, n: usize) {
         self.nodes[n].tell_time(self.time);
         if self.plan.has_moves {
@@ -378,7 +378,7 @@ impl Group {
         self.nodes[n].nobody_is_in_a_queue(n)
     }
 
-    /// The process is gone, with everything in its memory.
+    /// The process ends, with everything in its memory.
     pub(super) fn kill(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         (node.is_up, node.is_frozen) = (false, false);
@@ -407,7 +407,7 @@ impl Group {
         }
     }
 
-    /// The process starts, as a primary or not, and reads what it is given.
+    /// The process starts, as a primary or not, and loads the given files.
     pub(super) fn start(&mut self, n: usize, Files { snapshot, log }: &Files, decides: bool) -> Verdict {
         let node = &mut self.nodes[n];
         node.is_up = true;
@@ -442,7 +442,7 @@ impl Group {
         self.collect(n)
     }
 
-    /// A replica throws away what it has and reads a snapshot of its primary's.
+    /// A replica discards its data and loads a snapshot of its primary's.
     pub(super) fn load(
         &mut self,
         n: usize,

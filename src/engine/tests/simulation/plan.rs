@@ -15,8 +15,8 @@ pub(super) enum Promise {
     Majority,
 }
 
-/// A plan in which a promise must be broken: two owners hold one lock, a token comes late, one is passed. That the
-/// simulation can see it is what it is worth.
+/// A plan in which a promise must be broken: two owners hold one lock, a token comes late, one is passed. The
+/// simulation is worth only the faults that it can see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Control {
     NoQuarantine,
@@ -28,11 +28,11 @@ pub(super) enum Control {
     OwnersComeBack,
     MovesInQuarantine,
     TokensLag,
-    /// A core that lets the request that comes last stand first.
+    /// A core that puts the last request first.
     LastComesFirst,
     /// A core that grants no request past more than a few reservations.
     FewReservations,
-    /// A core that does not see that a replica was gone, as long as its old connection is listed.
+    /// A core that does not see that a replica has disconnected, as long as its old connection is listed.
     ListedTwice,
     /// A core that keeps counting a replica that has left.
     LeftReplica,
@@ -80,15 +80,15 @@ pub(super) struct Plan {
     pub(super) confirm_timeout_ms: u64,
     /// One primary at a time: see [`Promise::Local`].
     pub(super) has_one_primary: bool,
-    /// Owners come back only for what they believe to hold.
+    /// Owners come back only for locks that they believe to hold.
     pub(super) is_careful: bool,
-    /// Servers come back without what they had.
+    /// Servers come back without their data.
     pub(super) forgets: bool,
-    /// Servers come back with what they had once.
+    /// Servers come back with old data.
     pub(super) has_files: bool,
     /// They keep a log, too.
     pub(super) has_logs: bool,
-    /// Somebody sets the wall clocks. Then tokens need not rise over lost grants.
+    /// A user sets the wall clocks. Then tokens need not rise over lost grants.
     pub(super) sets_wall_clocks: bool,
     /// There is another shard, and slots move between the two.
     pub(super) has_moves: bool,
@@ -103,7 +103,7 @@ pub(super) struct Plan {
     /// Replicas move from one primary to another and back, while their old connections are not found to be dead, and
     /// of two primaries none gives in.
     pub(super) changes_sides: bool,
-    /// Somebody switches `confirm` on and off again, where nothing rests on it.
+    /// A user switches `confirm` on and off again, where nothing depends on it.
     pub(super) switches_confirm: bool,
     /// A rule that the core leaves out.
     pub(super) without: Option<LeftOut>,
@@ -120,7 +120,7 @@ pub(super) struct Asks {
     pub(super) counts: bool,
     /// QUEUE.
     pub(super) reserves: bool,
-    /// DEL, FLUSHALL: by somebody who sees to it that owners give up what is broken.
+    /// DEL, FLUSHALL: by a user who makes owners give up broken holds.
     pub(super) breaks: bool,
 }
 
@@ -131,7 +131,7 @@ impl Plan {
         let promise = random.of(&[Promise::Local, Promise::All, Promise::Majority]);
         let quarantine_ms = random.of(&[16, 20, 28]);
         let has_files = random.percent(60);
-        // Another stream of numbers: what is added here leaves the rest of a life as it is.
+        // Another stream of numbers: additions here leave the rest of a run as it is.
         let mut more = Random::new(seed.wrapping_add(0x5107));
         let has_moves = more.percent(40);
         // docs/reference/guarantees.md: with `majority` it never matters what owners come back for, with `all` only if a server

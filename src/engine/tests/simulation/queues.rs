@@ -3,7 +3,7 @@
 //!
 //! A request gets its number when its server lets it wait; one that is repeated keeps the number of the first (G9).
 //! When a lock gets a new grant, no request with a lower number may wait for it. That holds for a newcomer, which has
-//! no number yet, and for each of the locks of a request for several (G12). No queue of the core is looked at.
+//! no number yet, and for each of the locks of a request for several (G12). No queue of the core is read.
 //!
 //! These may be passed, or pass others:
 //!
@@ -16,8 +16,8 @@
 //!
 //! * The request of an owner that asks again, in that very step: it may take its own entry, or leave it for another
 //!   one. The reply says which.
-//! * An owner that a RESTORE (a slot that moved) has made hold what it waits for. It waits no longer, and if it only
-//!   had a reservation, it is not notified. It is granted nothing new.
+//! * An owner that a RESTORE (a slot that moved) has given the lock that it waits for. It waits no longer, and if it
+//!   only had a reservation, it is not notified. It is granted nothing new.
 //! * A request that was repeated after it had timed out: it keeps its number if the server had not looked yet.
 //! * Places of locks whose slot has left: their owners are not notified either.
 
@@ -115,7 +115,7 @@ impl Queues {
         self.entries[request.node].retain(|entry| !entry.is_asked_again);
     }
 
-    /// It does not wait, and what its owner waited for before is as it was. A holder may have lost an entry.
+    /// It does not wait, and the earlier waits of its owner are unchanged. A holder may have lost an entry.
     fn stay(&mut self, request: &Request, holds: bool) {
         let entries = &mut self.entries[request.node];
         entries.retain(|entry| !(holds && entry.is_asked_again && entry.request.is_reservation()));
@@ -127,7 +127,7 @@ impl Queues {
         self.entries[request.node].retain(|entry| entry.request.number != request.number);
     }
 
-    /// Its owner releases these locks: it withdraws what it waits for there.
+    /// Its owner releases these locks: it withdraws its waits there.
     pub(super) fn withdraws(&mut self, request: &Request) {
         self.entries[request.node].retain(|entry| !entry.concerns(request.owner, request.keys));
     }
@@ -173,7 +173,7 @@ impl Queues {
 }
 
 impl Group {
-    /// Before a request for a lock is looked at.
+    /// Before a request for a lock is judged.
     pub(super) fn note_asked(&mut self, request: &Request) {
         self.judge.queues.asks(request);
     }
@@ -218,7 +218,7 @@ impl Group {
                 }
                 self.judge.queues.leaves(request);
             }
-            // The request that has replaced it is looked at in this very step.
+            // The request that has replaced it is judged in this very step.
             Fate::Replaced => {}
             _ => self.judge.queues.leaves(request),
         }
@@ -237,10 +237,10 @@ impl Group {
     /// Checks that no waiting connection could be granted its locks (G6). Asked when the pump has nothing left to do
     /// on a server that may grant.
     ///
-    /// By brute force over the waiters, as was said, and over the holders, as a dump tells them. No bound of the core
-    /// is known here. A request has its turn on two conditions. Only owners that have a reservation and let it pass
-    /// are ahead of it. There is also room alongside all holders and all those reservations. A request for several
-    /// locks must have its turn at each of them.
+    /// By brute force over these waiters, and over the holders in a dump. No bound of the core is known here. A
+    /// request has its turn on two conditions. Only owners that have a reservation and let it pass are ahead of it.
+    /// There is also room alongside all holders and all those reservations. A request for several locks must have its
+    /// turn at each of them.
     pub(super) fn no_request_waits_for_a_free_lock(&mut self, n: usize) -> Verdict {
         if self.nodes[n].waits.is_empty() || self.is_quarantined(n) {
             return Ok(());

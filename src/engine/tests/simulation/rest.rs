@@ -106,7 +106,7 @@ impl Group {
         Ok(chief)
     }
 
-    /// Time passes, and all does what it has to.
+    /// Time passes, and all servers do their work.
     fn let_pass(&mut self, chief: usize, ms: u64) -> Verdict {
         if self.plan.has_moves {
             // A lease that expired while its slot was elsewhere is examined again.
@@ -132,7 +132,7 @@ impl Group {
         Ok(())
     }
 
-    /// The other shard works, and gives back what it has.
+    /// The other shard works, and gives back its slots.
     fn rest_other(&mut self, chief: usize) -> Verdict {
         if !self.plan.has_moves {
             return Ok(());
@@ -163,7 +163,7 @@ impl Group {
         }
     }
 
-    /// Every lock can be taken, all permits of it, and not once more.
+    /// Every lock can be taken, all permits of it, and no further one.
     fn take_all(&mut self, chief: usize) -> Verdict {
         for at in LOCKS {
             let permits = if at == LOCKS[3] { 2 } else { 1 };
@@ -231,8 +231,8 @@ impl Group {
     }
 }
 
-/// A replica has what its primary has (G13); leases are not compared where it may rightly count them from before its
-/// primary does.
+/// A replica has the same holds as its primary (G13); leases are not compared where it may rightly count them from
+/// before its primary does.
 fn are_alike(primary: &Node, replica: &Node, counts_alike: bool) -> Verdict {
     for at in LOCKS {
         let key = |node: &Node| (node.existing(at), node.until_ms(at));

@@ -1,7 +1,7 @@
 //! Many lives, on all cores.
 //!
-//! `scripts/simulate` starts the big run; the environment says which seeds: `REDISLOCK_SIM_FIRST`,
-//! `REDISLOCK_SIM_SEEDS`, `REDISLOCK_SIM_STEPS` (events a seed), `REDISLOCK_SIM_TRACE` (prints what happened).
+//! `scripts/simulate` starts the big run; the environment chooses the seeds: `REDISLOCK_SIM_FIRST`,
+//! `REDISLOCK_SIM_SEEDS`, `REDISLOCK_SIM_STEPS` (events a seed), `REDISLOCK_SIM_TRACE` (prints the events).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -166,7 +166,7 @@ fn what_cannot_be_promised_is_seen_to_break() {
 /// The most runs until a bug that is put back is seen.
 const LIVES_UNTIL_SEEN: u64 = 2_000;
 
-/// The first life that notices that this rule is left out, and what it says.
+/// The first run that notices that this rule is left out, and its message.
 fn first_without(rule: Rule) -> Option<(u64, String)> {
     (0..LIVES_UNTIL_SEEN).find_map(|seed| {
         let plan = Plan { without: Some(rule), ..Plan::of(seed) };

@@ -2,9 +2,9 @@
 //!
 //! While a slot is on its way the shard that it leaves answers for the locks that are still there, and the other one
 //! for those that are not. Time passes between the last grant of a lock at the one and the first at the other. It is
-//! longer than the clocks differ and tokens are ahead of them (docs/reference/guarantees.md, G4). Both shards keep their roles
-//! meanwhile, and a slot leaves no shard that may have lost some of its locks ("Slots stay with their shard").
-//! Everybody knows at once where a slot is: that servers have to tell each other is left out.
+//! longer than the clocks differ and tokens are ahead of them (docs/reference/guarantees.md, G4). Both shards keep
+//! their roles meanwhile, and a slot leaves no shard that may have lost some of its locks ("Slots stay with their
+//! shard"). Every server knows at once where a slot is: the gossip between servers is left out.
 
 use super::super::inside::Slot;
 use super::super::world::at as key_at;
@@ -120,7 +120,7 @@ impl Group {
         LOCKS.into_iter().filter_map(slot).collect()
     }
 
-    /// Returns the shard to which a client is sent with these locks. `None`: it is to try again.
+    /// Returns the shard to which a client is sent with these locks. `None`: it must try again.
     pub(super) fn shard_for(&self, keys: Keys) -> Option<Shard> {
         let first = keys.first()?;
         let home = self.slots.homes[slot_of(first)];
@@ -161,7 +161,7 @@ impl Group {
         if may_lack_some && !self.plan.moves_in_quarantine
             || self.cannot_confirm(from)
             || self.cannot_confirm(to)
-            // The source may not know what its rival has granted.
+            // The source may not know the grants of its rival.
             || self.plan.rule().is_some() && self.slots.rivalled + self.plan.quarantine_ms * 1_000 > self.time
         {
             return;

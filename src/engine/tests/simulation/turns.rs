@@ -115,7 +115,7 @@ impl Group {
         if !told.is_empty() {
             self.seen.see(Point::StoryTold);
         }
-        // A key that is gone from a slot on its way has left with it, for all that the server knows.
+        // A key that is missing from a slot on its way has left with it, for all that the server knows.
         for lock in
             LOCKS.into_iter().filter(|&lock| elsewhere.contains(&slot_of(lock)) || !self.is_ours(n, lock))
         {
@@ -151,7 +151,7 @@ impl Group {
         Ok(())
     }
 
-    /// Just before an answer is sent, the server may find that its client is gone.
+    /// Just before an answer is sent, the server may find that its client has disconnected.
     fn notice_gone(&mut self, n: usize) -> Verdict {
         let clients = &self.clients;
         let is_gone = |request: &Request| clients[request.client].connection != request.connection;
@@ -187,7 +187,7 @@ impl Group {
         self.collect(n)
     }
 
-    /// Sees what came of what a server has just done.
+    /// Checks the outcome of a server's last step.
     pub(super) fn collect(&mut self, n: usize) -> Verdict {
         self.nodes[n].news = true;
         self.take_records(n);
@@ -195,7 +195,7 @@ impl Group {
         self.take_answers(n)?;
         let judge = &mut self.judge;
         let node = &mut self.nodes[n];
-        // A client that was let go of without an answer is gone.
+        // A client that was released without an answer has disconnected.
         node.pending.retain(|blocked| {
             let stays = node.world.fate(blocked.handle) != Fate::Gone;
             if !stays {

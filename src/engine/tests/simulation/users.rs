@@ -1,6 +1,6 @@
 //! A user who deletes locks: one, or all of a server. It ends holds that their owners count on, so this user makes the
-//! owners give up what they hold first. (Else a server that lost the deletion would believe them later.) And a user
-//! who gives a lock a time to live, which ends nothing here: it lasts beyond the end of any run.
+//! owners give up their holds first. (Else a server that lost the deletion would believe them later.) And a user who
+//! gives a lock a time to live, which ends nothing here: it lasts beyond the end of any run.
 
 use super::super::inside::PartBuf;
 use super::super::world::Said;
@@ -63,7 +63,7 @@ impl Group {
         self.do_outside(n, &[b"PEXPIREAT", at.name.as_bytes(), until_ms.to_string().as_bytes()])
     }
 
-    /// Somebody has a primary do this to its keys. Returns whether there was anything to do.
+    /// A user has a primary do this to its keys. Returns whether there was anything to do.
     pub(super) fn do_outside(&mut self, n: usize, words: &[&[u8]]) -> Result<bool, String> {
         self.enter(n);
         let words = words.iter().map(|word| word.to_vec()).collect();

@@ -1,8 +1,8 @@
 //! The invariants after each step, about the replies to clients.
 //!
-//! * **One holder** (G1, and the table in docs/reference/guarantees.md, "Failover"). An owner *believes* to hold a lock from the
-//!   reply that says so until its lease expires, or until it gives the lock up. The lease counts from when a server
-//!   did what the owner asked for. No two beliefs exclude each other.
+//! * **One holder** (G1, and the table in docs/reference/guarantees.md, "Failover"). An owner *believes* to hold a
+//!   lock from the reply that says so until its lease expires, or until it gives the lock up. The lease counts from
+//!   the time when a server carried out the request. No two beliefs exclude each other.
 //! * **Tokens rise** (G4): a new token that an owner receives is higher than any that a client had received of the
 //!   same lock before it was minted. Over lost grants that is promised only under a bound. The wall clocks and the
 //!   lead of the tokens differ by less than the quarantine, less the 10 ms by which tokens may lag. So it is judged
@@ -10,7 +10,7 @@
 //!   alone under an older token than another owner has received.
 //! * **Ownership is true** (G2, G9, G10) at the server that granted it, and as long as that life of the server
 //!   continues. An owner that believes to hold a lock can renew it, release it, and receives the same token again.
-//! * **One answer** to each request (G7), unless its connection or its server is gone.
+//! * **One answer** to each request (G7), unless its connection or its server is lost.
 
 use super::asks::{Kind, Request};
 use super::queues::Queues;
@@ -107,7 +107,7 @@ impl Judge {
         }
     }
 
-    /// It can no longer be answered: its connection or its server is gone.
+    /// It can no longer be answered: its connection or its server is lost.
     pub(super) fn closed(&mut self, request: &Request) {
         self.queues.leaves(request);
         self.open.retain(|number| *number != request.number);
@@ -138,7 +138,7 @@ impl Judge {
         beliefs.flat_map(|(beliefs, _)| beliefs).filter(move |belief| belief.owner == owner)
     }
 
-    /// The token of what the one who asks believes to hold at just this server, if it asks for just that.
+    /// The token of the requesting owner's belief at just this server, if it asks for just those locks.
     pub(super) fn sure_token(&self, request: &Request, time: u64) -> Option<Token> {
         let mut sure = None;
         for at in request.keys.iter() {
@@ -155,7 +155,7 @@ impl Judge {
         sure
     }
 
-    /// An owner that rightly believes to hold what it asks about has it.
+    /// An owner that rightly believes to hold these locks has them.
     pub(super) fn must_be(&self, request: &Request, sure: Option<Token>, got: Option<Token>) -> Verdict {
         if sure.is_none() || sure == got {
             return Ok(());
@@ -191,7 +191,7 @@ impl Judge {
         self.beliefs_of(request).for_each(|belief| belief.is_outdated = true);
     }
 
-    /// A server has raised the token of a hold; its owner may never hear of it.
+    /// A server has raised the token of a hold; its owner may never receive it.
     pub(super) fn raised(&mut self, request: &Request, token: Token) {
         let term = request.term;
         let told_here = self.beliefs_of(request).filter(|belief| belief.term == term);
@@ -278,7 +278,7 @@ impl Judge {
         }
     }
 
-    /// An owner gives up what it believes to hold.
+    /// An owner gives up its believed holds.
     pub(super) fn give_up(&mut self, keys: Keys, owner: Name) {
         for at in keys.iter() {
             self.beliefs[lock_at(at)].retain(|belief| belief.owner != owner);
