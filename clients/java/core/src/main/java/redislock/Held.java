@@ -13,7 +13,7 @@ final class Held implements Comparable<Held> {
     private boolean renews;
     /** When the hold ends at the latest (maxHold), and until when the lock stays taken (minHold). */
     final long overAt;
-    private final long parkedUntil;
+    private long parkedUntil;
     /** True while a renewal is under way: one that is sent again might undo a lease that was asked for meanwhile. */
     boolean isRenewing;
     final ArrayDeque<Runnable> renewals = new ArrayDeque<>();
@@ -47,7 +47,7 @@ final class Held implements Comparable<Held> {
         token = got.token();
         renews = options.renews();
         overAt = options.maxHold() == 0 ? Clock.NEVER : Clock.after(got.sent(), options.maxHold());
-        parkedUntil = options.minHold() == 0 ? 0 : Clock.after(Clock.now(), options.minHold());
+        park(options.minHold());
         number = core.engine.number();
         countFrom(got.sent(), wanted.lease);
         next = Math.min(wanted.lease, options.lease());
@@ -107,6 +107,11 @@ final class Held implements Comparable<Held> {
     long extendsTo(long asked) {
         next = asked;
         return Math.max(asked, parked());
+    }
+
+    /** Keeps the lock taken at least this long from now, whatever was asked for before: 0 not at all. */
+    void park(long least) {
+        parkedUntil = least == 0 ? 0 : Clock.after(Clock.now(), least);
     }
 
     /** Returns for how long the lock stays taken, whatever becomes of the hold: in milliseconds, rounded up. */

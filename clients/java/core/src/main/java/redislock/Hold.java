@@ -140,6 +140,24 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
+     * Begins a lease from now, as {@link #extend(Duration)} does, and keeps the lock taken at least so long from now as
+     * {@code minHold} says, in place of what {@link Lock#minHold} said. Not for readers and leaders.
+     *
+     * @param lease 100 ms or more
+     * @param minHold 0, or from 100 ms to the lease
+     * @throws InterruptedException if the thread is interrupted before the answer
+     * @throws LockLostException if the lock was lost or released
+     */
+    public void extend(Duration lease, Duration minHold) throws InterruptedException {
+        Rules.check(held.wanted.kind != Wanted.Kind.SHARED, Lock.NO_MIN_HOLD);
+        long least = minHold.isZero() ? 0 : Rules.checkLease("minHold", minHold);
+        Rules.check(minHold.compareTo(lease) <= 0, "minHold must be the lease (%s) or less, not %s", lease, minHold);
+        check();
+        core.engine.run(() -> held.park(least));
+        extend(lease);
+    }
+
+    /**
      * Gives the lock up, and waits for the server's answer, 5 s at most. An interrupt ends the wait for the answer and not the
      * release, and the thread keeps its flag. A second release does nothing.
      *

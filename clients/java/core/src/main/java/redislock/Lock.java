@@ -12,6 +12,8 @@ import org.jspecify.annotations.Nullable;
  * threads. Each method that sets something returns another Lock.
  */
 public final class Lock {
+    static final String NO_MIN_HOLD = "minHold is for locks that one owner holds, and for semaphores, and not for readers";
+
     /** What is set for one lock; 0 for a duration that is not set, and -1 for a wait without an end. */
     record Options(long lease, long most, long minHold, long maxHold, boolean renews, @Nullable String owner) {}
 
@@ -86,8 +88,7 @@ public final class Lock {
      * @return another Lock
      */
     public Lock minHold(Duration least) {
-        Rules.check(kind != Wanted.Kind.SHARED,
-                "minHold is for locks that one owner holds, and for semaphores, and not for readers");
+        Rules.check(kind != Wanted.Kind.SHARED, NO_MIN_HOLD);
         return with(options.lease, options.most, Rules.checkLease("minHold", least), options.maxHold, options.renews,
                 options.owner);
     }

@@ -10,7 +10,7 @@ final class Wanted {
     final List<String> names;
     /** How many characters of each name are the prefix. */
     private final int prefix;
-    private final Kind kind;
+    final Kind kind;
     private final int limit;
     final long lease;
     /** What a request asks for at most that has waited. */

@@ -91,6 +91,21 @@ class LocksTest extends OneServer {
     }
 
     @Test
+    void extendMayKeepTheLockForAnotherMinHold() throws Exception {
+        var hold = locks.lock("parked").acquire();
+        hold.extend(Duration.ofSeconds(60), Duration.ofSeconds(50));
+        hold.close();
+        assertTrue(server.isHeld("parked"));
+        var shorter = locks.lock("freed").minHold(Duration.ofSeconds(60)).acquire();
+        shorter.extend(Duration.ofSeconds(60), Duration.ZERO);
+        shorter.close();
+        assertFalse(server.isHeld("freed"));
+        var reader = locks.read("read").acquire();
+        assertThrows(IllegalArgumentException.class, () -> reader.extend(Duration.ofSeconds(9), Duration.ZERO));
+        reader.close();
+    }
+
+    @Test
     void maxHoldEndsTheHold() throws Exception {
         var hold = locks.lock("most").maxHold(Duration.ofMillis(1500)).acquire();
         var lost = hold.lost().get(SLACK.toSeconds(), TimeUnit.SECONDS);
