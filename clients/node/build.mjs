@@ -13,7 +13,9 @@ execFileSync(process.execPath, [require.resolve("typescript/bin/tsc"), "-p", "."
   cwd: at("."),
   stdio: "inherit",
 });
-const names = Object.keys(require("./dist/index.js")).sort();
-writeFileSync(at("dist/index.mjs"), `export { ${names.join(", ")} } from "./index.js";\n`);
-writeFileSync(at("dist/index.d.mts"), 'export * from "./index.js";\n');
+for (const entry of ["index", "testing"]) {
+  const names = Object.keys(require(`./dist/${entry}.js`)).sort();
+  writeFileSync(at(`dist/${entry}.mjs`), `export { ${names.join(", ")} } from "./${entry}.js";\n`);
+  writeFileSync(at(`dist/${entry}.d.mts`), `export * from "./${entry}.js";\n`);
+}
 if (!readFileSync(at("dist/index.mjs"), "utf8").includes("Locks")) throw new Error("dist exports no Locks");

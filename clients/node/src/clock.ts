@@ -68,8 +68,18 @@ export class Clock {
 const monotonic = () => performance.now();
 const clock = new Clock({ monotonic, wall: () => Date.now(), boot: () => os.uptime() * 1000 });
 
-/** Milliseconds of that clock. Only Linux has a monotonic clock that stands still and a boot clock that nobody sets. */
-export const now: () => number = ["linux", "android"].includes(process.platform) ? () => clock.now() : monotonic;
+/** Only Linux has a monotonic clock that stands still and a boot clock that nobody sets. */
+const untouched: () => number = ["linux", "android"].includes(process.platform) ? () => clock.now() : monotonic;
+/** By how much a test has moved the clock. */
+let ahead = 0;
+
+/** Milliseconds of that clock. */
+export const now = (): number => untouched() + ahead;
+
+/** Lets the clock be ahead by that, for tests. */
+export function moveClock(ms: number): void {
+  ahead += ms;
+}
 
 /** What two clocks may differ by over a lease: 1 % of it, and 2 ms for their ticks. */
 export const allowance = (lease: number): number => lease / 100 + 2;
@@ -77,8 +87,8 @@ export const allowance = (lease: number): number => lease / 100 + 2;
 /** Until when a lease surely lasts on the server, if the request for it was sent at `sentAt`. */
 export const deadlineOf = (sentAt: number, lease: number): number => sentAt + lease - allowance(lease);
 
-/** When the next renewal is due: a third of the lease after the last one was sent. */
-export const renewalOf = (sentAt: number, lease: number): number => sentAt + lease / 3;
+/** When the next renewal is due: a third of the lease after the last one was sent, or up to a tenth less at random. */
+export const renewalOf = (sentAt: number, lease: number): number => sentAt + (lease / 3) * (1 - Math.random() / 10);
 
 /** How long to pause before another attempt: 50 ms, doubled each time, 1 s at most. */
 export const pauseBefore = (attempt: number): number => Math.min(50 * 2 ** Math.min(attempt, 5), 1000);

@@ -2,7 +2,7 @@
 
 import type { Endpoint } from "./line.js";
 
-export type DriverName = "ioredis" | "node-redis";
+export type DriverName = "ioredis" | "node-redis" | "testing";
 
 export interface Driver {
   readonly name: DriverName;
@@ -25,7 +25,13 @@ export interface Driver {
 }
 
 /** A client of ioredis (5.3 or later), or of node-redis (5 or later): for one server, Sentinel or a cluster. */
-export type Client = IoredisClient | NodeRedisClient;
+export type Client = IoredisClient | NodeRedisClient | MemoryClient;
+
+/** A server of redislock/testing. */
+export interface MemoryClient {
+  /** @internal */
+  readonly redislockDriver: Driver;
+}
 
 /** What is needed of an ioredis `Redis` or `Cluster`. */
 export interface IoredisClient {

@@ -23,6 +23,8 @@ export interface Endpoint {
   readonly password?: string | undefined;
   readonly database?: number | undefined;
   readonly tls?: ConnectionOptions | undefined;
+  /** A connection to a server in this process (redislock/testing). */
+  readonly socket?: (() => Socket) | undefined;
 }
 
 /** The name of a server: one server has one name. */
@@ -72,7 +74,7 @@ export class Line {
   static async open(endpoint: Endpoint, limit: number): Promise<Line> {
     const { host = "127.0.0.1", port = 6379, path, tls } = endpoint;
     const where = path === undefined ? { host, port } : { path };
-    const socket = tls === undefined ? connectPlain(where) : connectTls({ ...tls, ...where });
+    const socket = endpoint.socket?.() ?? (tls === undefined ? connectPlain(where) : connectTls({ ...tls, ...where }));
     const line = new Line(socket, endpoint);
     try {
       const late = () => new ConnectionFailedError(`no reply from ${nameOf(endpoint)} for ${limit / 1000} s`);

@@ -33,6 +33,7 @@ export interface LocksOptions extends BaseOptions {
 
 /** Which driver a client is of. An object that only looks like a client would fail later, in each request. */
 export function driverOf(client: Client, login: Endpoint = {}): Driver {
+  if (client instanceof Object && "redislockDriver" in client) return client.redislockDriver;
   const { call, status, sendCommand, connect, isOpen } = (client ?? {}) as unknown as Record<string, unknown>;
   if (typeof call === "function" && typeof status === "string") return overIoredis(client as IoredisClient);
   if (typeof client === "object" && "totalClients" in client) {

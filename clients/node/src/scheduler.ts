@@ -43,6 +43,16 @@ export class Scheduler {
     entry.place = -1;
   }
 
+  /** When the next one is due. */
+  get nextDue(): number {
+    return this.#heap[0]?.at ?? Number.POSITIVE_INFINITY;
+  }
+
+  /** Looks at the clock again, which a test has moved. */
+  look(): void {
+    this.#fire();
+  }
+
   /** How many are to come. */
   get size(): number {
     return this.#heap.length;

@@ -1,0 +1,148 @@
+/**
+ * A server in the process, with which programs that use locks are tested: `new Locks(new Server())`.
+ *
+ * It answers the requests of a client as a server with the module does, in memory. Everything else is the client's own
+ * code, so a test sees the same waits, renewals, losses and errors. It has no quarantine, no replicas and no limits of
+ * queues, and is no server of `IndependentLocks`.
+ */
+
+import { EventEmitter } from "node:events";
+import type { Socket } from "node:net";
+import { setImmediate as turn } from "node:timers/promises";
+
+import { moveClock, now } from "./clock.js";
+import type { Driver } from "./driver.js";
+import type { Endpoint } from "./line.js";
+import { Decoder, Push, ReplyError } from "./resp.js";
+import { checked } from "./rules.js";
+import { type Entry, scheduler } from "./scheduler.js";
+import { type Answer, type Peer, Table } from "./table.js";
+
+/** How many turns of the event loop a client takes at most, from something that is due to the end of what follows. */
+const TURNS = 50;
+/** The shortest step of the clock; and after how long a hold listens for its loss. */
+const STEP_MS = 10;
+const LISTENS_MS = 60;
+
+export class Server {
+  /** @internal */
+  readonly redislockDriver: Driver;
+  readonly #table = new Table();
+  #entry: Entry | undefined;
+
+  constructor() {
+    const peer: Endpoint = { host: "testing", socket: () => new Pipe(this) as unknown as Socket };
+    this.redislockDriver = {
+      name: "testing",
+      server: "testing:0",
+      isCluster: false,
+      cuts: 0,
+      state: "ready",
+      endpoint: async () => peer,
+      where: () => "testing:0",
+      stale: () => undefined,
+      send: (_, words) => this.#send(words),
+    };
+  }
+
+  /** Moves the clock of all locks of the process. What is renewed lasts, and other leases and waits end on the way. */
+  async advance(ms: number): Promise<void> {
+    checked("ms", ms, 0);
+    await this.#settle();
+    for (let left = ms; left > 0; ) {
+      const due = Math.min(scheduler.nextDue, this.#table.nextDue) - now();
+      const step = Math.min(left, Math.max(due, STEP_MS));
+      moveClock(step);
+      left -= step;
+      await this.#settle();
+    }
+  }
+
+  /** Ends all holds of this lock, as DEL by an operator does. Resolves when their holders know it. */
+  async lose(name: string): Promise<void> {
+    await this.advance(LISTENS_MS);
+    this.#table.del(name);
+    await this.#settle();
+  }
+
+  /** Lets the clients do what is due. */
+  async #settle(): Promise<void> {
+    for (let number = 0; number < TURNS; number++) {
+      this.#table.tick();
+      scheduler.look();
+      await turn();
+    }
+  }
+
+  /** @internal Does a command that a connection sends. */
+  answer(peer: Peer, words: readonly string[]): void {
+    this.#table.answer(peer, words);
+    scheduler.cancel(this.#entry);
+    const due = this.#table.nextDue;
+    // Leases and waits end when their time comes.
+    this.#entry = due < Number.POSITIVE_INFINITY ? scheduler.at(due, () => this.#table.tick()) : undefined;
+  }
+
+  /** @internal Ends what depends on this connection. */
+  left(peer: Peer): void {
+    this.#table.left(peer);
+  }
+
+  /** Asks as the user's client does. */
+  #send(words: readonly string[]): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      const send = (reply: Answer) => setImmediate(() => (reply instanceof ReplyError ? reject(reply) : resolve(reply)));
+      this.answer({ tracks: false, send }, words);
+    });
+  }
+}
+
+/** What a line has of a socket. */
+class Pipe extends EventEmitter implements Peer {
+  tracks = false;
+  readonly #decoder = new Decoder();
+  #isDestroyed = false;
+
+  constructor(readonly server: Server) {
+    super();
+  }
+
+  write(text: string): void {
+    for (const words of this.#decoder.feed(Buffer.from(text))) this.server.answer(this, words as string[]);
+  }
+
+  send(reply: Answer): void {
+    setImmediate(() => this.#isDestroyed || this.emit("data", Buffer.from(packed(reply))));
+  }
+
+  destroy(): void {
+    if (this.#isDestroyed) return;
+    this.#isDestroyed = true;
+    this.server.left(this);
+  }
+
+  setNoDelay(): void {
+    // Nothing is delayed.
+  }
+
+  setKeepAlive(): void {
+    // Nothing is lost.
+  }
+
+  unref(): void {
+    // Nothing keeps the process alive.
+  }
+}
+
+/** A reply in RESP3. */
+function packed(value: Answer): string {
+  if (value === null) return "_\r\n";
+  if (typeof value === "number") return `:${value}\r\n`;
+  if (typeof value === "string") return `$${Buffer.byteLength(value)}\r\n${value}\r\n`;
+  if (value instanceof ReplyError) return `-${value.message}\r\n`;
+  const all = (values: readonly unknown[]) => values.map((each) => packed(each as Answer)).join("");
+  if (value instanceof Push) return `>${value.items.length}\r\n${all(value.items)}`;
+  if (Array.isArray(value)) return `*${value.length}\r\n${all(value)}`;
+  const entries = Object.entries(value);
+  return `%${entries.length}\r\n${all(entries.flat())}`;
+}
