@@ -1,4 +1,4 @@
-"""The needs of drivers for clusters, and their handling of LOCK.HELDBY, which names no key (SECURITY.md).
+"""The needs of drivers for clusters, and their handling of LOCK.HELDBY, which names no key (docs/how-to/acl.md).
 
 redis-py's RedisCluster, and ioredis' Cluster by drivers/cluster.js: scripts/prepare installs both.
 """
@@ -22,7 +22,7 @@ CACHE = Path(
     os.environ.get("REDISLOCK_CACHE")
     or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redislock"
 )
-(RECIPE,) = re.findall(r"^ACL SETUSER cluster-app .*$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
+(RECIPE,) = re.findall(r"^ACL SETUSER cluster-app .*$", (ROOT / "docs" / "how-to" / "acl.md").read_text(), re.MULTILINE)
 PASSWORD = re.search(r">(\S+)", RECIPE).group(1)
 #: The further rights of the recipe, and the drivers that need each.
 NEEDED = {

@@ -1,5 +1,5 @@
-"""The statements of SECURITY.md: recipes of rights, the actions of one client against others, and the places where
-names and tokens show.
+"""The statements of docs/how-to/acl.md and docs/internals/security.md: recipes of rights, the actions of one client against
+others, and the places where names and tokens show.
 
 The page's own `ACL SETUSER` lines are executed here, on every server version.
 """
@@ -12,7 +12,7 @@ from harness.server import ROOT, at_least
 from harness.wire import ServerError, encode, refused
 
 RECIPES = [
-    line for line in (ROOT / "SECURITY.md").read_text().splitlines() if line.startswith("ACL SETUSER ")
+    line for line in (ROOT / "docs" / "how-to" / "acl.md").read_text().splitlines() if line.startswith("ACL SETUSER ")
 ]
 
 #: The rights of each user of the recipes, and its refusals. T stands for the token of lock:a.

@@ -24,7 +24,7 @@ const CONFIRM: &str = "docs/reference/guarantees.md#with-confirmations";
 const RESTARTS: &str = "docs/reference/guarantees.md#restarts";
 const RENAMED: &str = "docs/operations/install-and-upgrade.md#renamed-commands";
 const SETTINGS: &str = "redis.conf.example";
-const SECURITY: &str = "SECURITY.md";
+const SECURITY: &str = "docs/how-to/acl.md";
 const TIME: &str = "docs/reference/guarantees.md#time";
 
 pub fn all(known: &mut Known, options: &Doctor) -> Vec<Finding> {
