@@ -23,7 +23,7 @@ import {
   Stopped,
 } from "./errors.js";
 import { givingUp } from "./give-up.js";
-import type { Grant } from "./hold.js";
+import type { Grant } from "./life.js";
 import { isReply, type Journal, quoted, textOf } from "./journal.js";
 import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";

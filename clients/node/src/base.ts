@@ -3,9 +3,10 @@
 import { now } from "./clock.js";
 import { hostLabel, type Kind } from "./commands.js";
 import { isAbort, LockLostError, LocksClosedError, LockTimeoutError, Stopped } from "./errors.js";
-import { type Grant, Hold, type Keeper, type Life, lifeOf, type Told } from "./hold.js";
+import { Hold, lifeOf } from "./hold.js";
 import { Journal, type Logger, quoted } from "./journal.js";
 import { checkLeader, Leader, type LeaderOptions } from "./leader.js";
+import type { Grant, Keeper, Life, Terms, Told } from "./life.js";
 import {
   checked,
   checkHooks,
@@ -221,6 +222,7 @@ export abstract class Base implements AsyncDisposable {
         this.#lives.delete(lifeOf(hold));
         this.#call(() => this.#hooks.released?.({ hold, heldMs: performance.now() - hold.heldSince }));
       },
+      detached: (hold) => this.#lives.delete(lifeOf(hold)),
       forgotten: (life) => this.#forgotten(life),
       background: (work) => this.background(work),
     };
@@ -308,7 +310,7 @@ export abstract class Base implements AsyncDisposable {
     const { names } = wanted;
     checkNames(names);
     checkRequest(options);
-    if (this.#closing !== undefined) throw new LocksClosedError();
+    this.checkOpen();
     const { renew = true, minHold, maxHold } = options;
     if (minHold !== undefined) this.checkMinHold(wanted);
     const wished = options.lease ?? this.lease;
@@ -327,10 +329,17 @@ export abstract class Base implements AsyncDisposable {
     } finally {
       vigil?.end();
     }
-    const hold = new Hold(keeper, grant, { first: lease, lease: wished, renew, minHold, maxHold }, this.#told);
+    const terms = { first: lease, lease: wished, renew, minHold, maxHold };
+    return this.begin(keeper, grant, terms, ({ owner, token }) => {
+      this.#call(() => this.#hooks.granted?.({ names, owner, token, waitedMs: now() - began }));
+    });
+  }
+
+  /** The hold of this grant, which `begun` is told of. */
+  protected async begin(keeper: Keeper, grant: Grant, terms: Terms, begun?: (hold: Hold) => void): Promise<Hold> {
+    const hold = new Hold(keeper, grant, terms, this.#told);
     this.#lives.add(lifeOf(hold));
-    const { owner, token } = hold;
-    this.#call(() => this.#hooks.granted?.({ names, owner, token, waitedMs: now() - began }));
+    begun?.(hold);
     if (this.#closing !== undefined) {
       await hold.letGo();
       throw new LocksClosedError();
@@ -371,6 +380,10 @@ export abstract class Base implements AsyncDisposable {
   /** Whether the program has a hold of this owner and token. */
   protected holds(owner: string, token: number): boolean {
     return [...this.#lives].some((life) => life.token === token && life.keeper.owner === owner);
+  }
+
+  protected checkOpen(): void {
+    if (this.#closing !== undefined) throw new LocksClosedError();
   }
 
   protected waits(names: readonly string[], owner: string): void {

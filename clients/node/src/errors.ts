@@ -36,9 +36,9 @@ export class LockTimeoutError extends LockError {
 
 /**
  * What noticed the loss: the deadline, a renewal, the server's push or the release. Or the longest hold
- * (`maxHold`) is over, or the locks were closed.
+ * (`maxHold`) is over, the locks were closed, or another process goes on with the hold (`detach`).
  */
-export type LossReason = "deadline" | "renewal" | "push" | "release" | "max_hold" | "close";
+export type LossReason = "deadline" | "renewal" | "push" | "release" | "max_hold" | "close" | "detached";
 
 /** The hold has ended before its holder released it. */
 export class LockLostError extends LockError {

@@ -7,171 +7,21 @@ import {
   LockError,
   LockLostError,
   type LossReason,
-  mayPass,
   meaningOf,
   ownOf,
 } from "./errors.js";
-import { quoted } from "./journal.js";
+import { isReply, quoted } from "./journal.js";
+import { type Grant, isFinal, type Keeper, Life, releasePause, RENEW_PAUSE_MS, type Terms, type Told } from "./life.js";
 import { checkLease, SHORTEST_LEASE_MS } from "./rules.js";
-import { awake, type Entry, pause, scheduler, within } from "./scheduler.js";
+import { awake, pause, within } from "./scheduler.js";
 import { onAbort } from "./signals.js";
-
-/** What a hold asks of the servers. All of it can be repeated. */
-export interface Keeper {
-  readonly names: readonly string[];
-  readonly owner: string;
-  /** Renews; false if the hold is over. Rejects if the servers could not be asked, as in earlier attempts. */
-  renew(lease: number, token: number, attempt: number): Promise<boolean>;
-  /**
-   * Gives up; the lock stays taken for `rest` milliseconds more, if there are any. False if the hold was over. Rejects if
-   * the servers could not be asked, as in earlier attempts.
-   */
-  release(token: number, attempt: number, rest: number): Promise<boolean>;
-  /** Makes repeated releases heed that the owner asks for the same anew; returns how to say that no release comes. */
-  loosen(): () => void;
-  /** How often a driver may have repeated a request unasked. */
-  readonly cuts: number;
-  /** Which servers are asked, for messages. */
-  readonly where: string;
-  /** Whether no server can be asked any more, because the user has closed the client. */
-  readonly isClosed: boolean;
-  /** Lets `told` be called when the servers say that the hold is over; returns how to stop. */
-  listen(token: number, told: () => void): () => void;
-}
-
-/** A grant: its token, and when the request that its lease is counted from was sent. */
-export interface Grant {
-  readonly token: number;
-  readonly sentAt: number;
-}
-
-export interface Terms {
-  /** The lease of the grant, and that of renewals. */
-  readonly first: number;
-  readonly lease: number;
-  readonly renew: boolean;
-  readonly minHold: number | undefined;
-  readonly maxHold: number | undefined;
-}
-
-/** What a hold tells its maker. */
-export interface Told {
-  /** `isWatched`: the program asks for the loss, or is told of it by the hold. */
-  lost(hold: Hold, error: LockLostError, isWatched: boolean): void;
-  /** A renewal has failed; `failures`: how many have in a row. */
-  renewalFailed(hold: Hold, error: Error, failures: number): void;
-  /** A renewal has succeeded after that many failed ones. */
-  renewedAgain(hold: Hold, failures: number): void;
-  released(hold: Hold): void;
-  /** Nothing refers to the hold any more, and it was not given up. */
-  forgotten(life: Life): void;
-  /** Work that goes on after its caller has left. */
-  background(work: Promise<unknown>): void;
-}
 
 /** A hold that lasts longer than this listens for the server's pushes; most are over by then. */
 const LISTEN_AFTER_MS = 50;
 /** How long release() waits for the servers; then it goes on in the background, to the end of the lease. */
 const RELEASE_MS = 5000;
-/** How long one release may stay unanswered until it is repeated. */
-const ANSWER_MS = 2000;
-/** The shortest pause between two attempts to renew. */
-const RENEW_PAUSE_MS = 20;
-
-/**
- * What the scheduler, the servers' pushes and the locks know of a hold. They refer to the hold through this alone: so
- * one that its user has forgotten can be collected, once this refers to it weakly.
- */
-export class Life {
-  readonly token: number;
-  #kept: Hold | undefined;
-  #weak: WeakRef<Hold> | undefined;
-  deadline: number;
-  /** Until when the lock stays taken, whatever happens to its holder. */
-  readonly parkedUntil: number;
-  entry: Entry | undefined;
-  stopListening: (() => void) | undefined;
-
-  constructor(
-    hold: Hold,
-    readonly keeper: Keeper,
-    readonly told: Told,
-    grant: Grant,
-    { first, minHold = 0 }: Terms,
-  ) {
-    this.#kept = hold;
-    this.token = grant.token;
-    this.deadline = deadlineOf(grant.sentAt, first);
-    this.parkedUntil = now() + minHold;
-  }
-
-  /** The hold, unless it was forgotten. */
-  get hold(): Hold | undefined {
-    return this.#kept ?? this.#weak?.deref();
-  }
-
-  /** Lets the hold last only as long as something else refers to it. */
-  loosen(hold: Hold): void {
-    this.#kept = undefined;
-    this.#weak = new WeakRef(hold);
-    forgotten.register(hold, this, this);
-  }
-
-  /** Keeps the hold until its end: somebody is told of its loss, or works under it. */
-  keep(hold: Hold): void {
-    this.#kept = hold;
-  }
-
-  /** Ends all that is done for it. */
-  stop(): void {
-    if (this.#weak !== undefined) forgotten.unregister(this);
-    scheduler.cancel(this.entry);
-    this.stopListening?.();
-    this.stopListening = undefined;
-  }
-
-  /** Sets the timer for what comes next. */
-  plan(at: number, due: (hold: Hold) => void): void {
-    scheduler.cancel(this.entry);
-    this.entry = scheduler.at(at, () => {
-      const { hold } = this;
-      if (hold !== undefined) due(hold);
-    });
-  }
-
-  /** Asks the servers until one attempt is final, or until the lease is over anyway. */
-  async giveUp(attempts: number): Promise<void> {
-    const { cuts } = this.keeper;
-    const settle = this.keeper.loosen();
-    for (let attempt = attempts; !isFinal(await this.tryRelease(attempt, cuts)) && now() < this.deadline; attempt++) {
-      if (this.keeper.isClosed) break;
-      await pause(releasePause(attempt));
-    }
-    settle();
-  }
-
-  /** Asks the servers once. */
-  async tryRelease(attempt: number, cuts: number, until = Number.POSITIVE_INFINITY): Promise<Verdict> {
-    const late = () => new ConnectionFailedError(`no reply from ${this.keeper.where} to a release`);
-    const left = Math.ceil(this.parkedUntil - now());
-    const rest = left > 0 ? Math.max(left, SHORTEST_LEASE_MS) : 0;
-    try {
-      const held = await within(this.keeper.release(this.token, attempt, rest), Math.min(now() + ANSWER_MS, until), late);
-      // A repeated release finds nothing if the first one's reply was lost.
-      return held || attempt > 0 || this.keeper.cuts !== cuts ? "held" : "gone";
-    } catch (error) {
-      const meaning = meaningOf(error);
-      if (isOverwritten(meaning)) return "gone";
-      return meaning instanceof ConnectionFailedError ? "again" : meaning;
-    }
-  }
-}
-
-/** Ends the renewal of what was forgotten: nobody can give it up any more, and it would lock out all others. */
-const forgotten = new FinalizationRegistry<Life>((life) => {
-  life.stop();
-  life.told.forgotten(life);
-});
+/** For how long a renewal that was not answered may still reach the server. */
+const LATE_MS = 30_000;
 
 /** @internal What the locks keep of a hold. */
 export let lifeOf: (hold: Hold) => Life;
@@ -204,6 +54,12 @@ export class Hold implements AsyncDisposable {
   #abort: AbortController | undefined;
   #loss: LockLostError | undefined;
   #releasing: Promise<boolean> | undefined;
+  /** Until when a renewal may come late that was not answered. */
+  #lateUntil = 0;
+  #isDetached = false;
+  /** Whether renewals wait for what `detach` comes to. */
+  #isDetaching = false;
+  #isOfLeader = false;
 
   // Private, so that nobody prints or serializes the client of the driver with a hold.
   static {
@@ -246,6 +102,12 @@ export class Hold implements AsyncDisposable {
     return this.#controller().signal;
   }
 
+  /** @internal Makes it last for the leader that it is of, which does not hand it on. */
+  lead(): void {
+    this.#isOfLeader = true;
+    this.keep();
+  }
+
   /** @internal Makes it last until its end, though nothing may refer to it. */
   keep(): void {
     this.#isKept = this.#isWatched = true;
@@ -272,6 +134,7 @@ export class Hold implements AsyncDisposable {
     this.#isWatched = true;
     this.#notice();
     if (this.#loss !== undefined) throw this.#loss;
+    if (this.#isDetached) throw new LockLostError(`the hold of ${quoted(this.names)} was detached`, "detached");
     if (this.#releasing !== undefined) {
       throw new LockLostError(`the hold of ${quoted(this.names)} was given up`, "release");
     }
@@ -301,8 +164,7 @@ export class Hold implements AsyncDisposable {
   async extend(lease: number): Promise<void> {
     checkLease(lease);
     this.check();
-    const left = Math.floor(this.#end - now());
-    if (lease > left) throw new TypeError(`lease must be at most what is left of maxHold, ${left} milliseconds: ${lease}`);
+    this.#checkEnd(lease);
     await awake(async () => {
       const until = now() + RELEASE_MS;
       await this.#renewing;
@@ -313,6 +175,48 @@ export class Hold implements AsyncDisposable {
         await pause(releasePause(this.#failures));
       }
     });
+  }
+
+  #checkEnd(lease: number): void {
+    const left = Math.floor(this.#end - now());
+    if (lease > left) throw new TypeError(`lease must be at most what is left of maxHold, ${left} milliseconds: ${lease}`);
+  }
+
+  /**
+   * Renews the lease once more, ends the hold here, and resolves with a ticket. That is text with which another process
+   * goes on, by `locks.adopt(ticket)` of this library or of that for Python. Give it to one process alone. Rejects with
+   * `ConnectionFailedError`, and the hold goes on here, unless each renewal was answered: a late one would cut the lease.
+   */
+  async detach(lease?: number): Promise<string> {
+    if (lease !== undefined) checkLease(lease);
+    this.check();
+    const { ticket } = this.#keeper;
+    if (ticket === undefined || this.#isOfLeader) {
+      throw new TypeError("a hold of a leader or of independent servers cannot be detached");
+    }
+    if (lease !== undefined) this.#checkEnd(lease);
+    this.#isDetaching = true;
+    try {
+      return await awake(async () => {
+        await this.#renewing;
+        if (lease !== undefined) this.#lease = lease;
+        const { cuts } = this.#keeper;
+        const isRenewed = await this.#renewNow();
+        this.check();
+        if (now() < this.#lateUntil || this.#keeper.cuts !== cuts) {
+          throw new ConnectionFailedError(`a renewal of ${quoted(this.names)} went unanswered, and may still come late`);
+        }
+        if (!isRenewed) throw this.#trouble;
+        this.#isDetached = true;
+        this.#releasing = Promise.resolve(false);
+        this.#stop();
+        this.#told.detached(this);
+        return ticket(this.token);
+      });
+    } finally {
+      this.#isDetaching = false;
+      if (this.#loss === undefined && this.#releasing === undefined) this.#plan();
+    }
   }
 
   /**
@@ -385,7 +289,8 @@ export class Hold implements AsyncDisposable {
   /** Sets the timer for what comes next. */
   #plan(): void {
     const { deadline } = this.#life;
-    this.#life.plan(Math.min(deadline, this.#renewing === undefined ? this.#renewAt : deadline, this.#listenAt), Hold.#due);
+    const isFree = this.#renewing === undefined && !this.#isDetaching;
+    this.#life.plan(Math.min(deadline, isFree ? this.#renewAt : deadline, this.#listenAt), Hold.#due);
   }
 
   // Static, as what the servers call: neither may refer to the hold.
@@ -400,7 +305,7 @@ export class Hold implements AsyncDisposable {
       hold.#life.stopListening = hold.#keeper.listen(hold.token, Hold.#push(hold.#life));
       if (!hold.#isKept) hold.#life.loosen(hold);
     }
-    if (time >= hold.#renewAt) void hold.#renewNow();
+    if (time >= hold.#renewAt && !hold.#isDetaching) void hold.#renewNow();
     hold.#plan();
   }
 
@@ -426,7 +331,10 @@ export class Hold implements AsyncDisposable {
     // The last lease ends with the longest hold.
     const lease = Math.min(wished, Math.floor(this.#end - sentAt));
     this.#renewAt = Number.POSITIVE_INFINITY;
-    if (lease < SHORTEST_LEASE_MS) return false;
+    if (lease < SHORTEST_LEASE_MS) {
+      this.#trouble ??= new ConnectionFailedError("its longest hold (maxHold) is about to be over");
+      return false;
+    }
     // From now on the server may have this lease, though it is shorter.
     this.#life.deadline = Math.min(this.#life.deadline, deadlineOf(sentAt, lease));
     // A reply that is lost must leave time for another attempt.
@@ -449,6 +357,7 @@ export class Hold implements AsyncDisposable {
       if (this.#terms.renew && !this.#isLast) this.#renewAt = renewalOf(sentAt, lease);
       return true;
     } catch (error) {
+      if (!isReply(error) || this.names.length > 1) this.#lateUntil = now() + LATE_MS;
       if (this.#loss !== undefined || this.#releasing !== undefined) return false;
       const meaning = meaningOf(error);
       if (isOverwritten(meaning)) {
@@ -484,13 +393,3 @@ export class Hold implements AsyncDisposable {
     this.#life.stop();
   }
 }
-
-/** What came of a release: an answer, what the server refused, or neither. */
-type Verdict = "held" | "gone" | "again" | LockError;
-
-/** Whether another attempt would end as this one. */
-const isFinal = (verdict: Verdict): boolean =>
-  verdict instanceof LockError ? !mayPass(verdict) : verdict !== "again";
-
-/** The pause after this attempt. */
-const releasePause = (attempt: number): number => RENEW_PAUSE_MS * 2 ** Math.min(attempt, 5);

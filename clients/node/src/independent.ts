@@ -30,7 +30,7 @@ import {
   QuarantineError,
   QueueFullError,
 } from "./errors.js";
-import type { Grant, Keeper } from "./hold.js";
+import type { Grant, Keeper } from "./life.js";
 import { quoted, textOf } from "./journal.js";
 import { driverOf } from "./locks.js";
 import { Route } from "./route.js";
@@ -106,6 +106,10 @@ class MajorityKeeper implements Keeper {
 
   get isClosed(): boolean {
     return isOutOfReach(this.servers);
+  }
+
+  get ticket(): undefined {
+    return undefined;
   }
 
   renew(lease: number, token: number): Promise<boolean> {

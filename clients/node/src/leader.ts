@@ -84,7 +84,7 @@ export class Leader implements AsyncDisposable {
         const hold = await this.#lock.stand({ lease, owner, signal }, (error) => this.#tell(error));
         this.#hold = hold;
         this.#isCutOff = false;
-        hold.keep();
+        hold.lead();
         if (signal.aborted) break;
         await this.#lead(hold);
         failures = 0;

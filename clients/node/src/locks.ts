@@ -8,8 +8,9 @@ import { now, pauseBefore } from "./clock.js";
 import { fenceCommand, freshOwner, type Kind, type Request, releaseCommand, renewCommand, routingKey } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
 import { Ears } from "./ears.js";
-import { ConnectionFailedError, FencedError, meaningOf, ownOf } from "./errors.js";
-import type { Grant, Keeper } from "./hold.js";
+import { ConnectionFailedError, FencedError, isOverwritten, LockLostError, meaningOf, ownOf } from "./errors.js";
+import type { Hold } from "./hold.js";
+import type { Grant, Keeper } from "./life.js";
 import { overIoredis } from "./ioredis.js";
 import type { Endpoint } from "./line.js";
 import { LineUp } from "./line-up.js";
@@ -17,9 +18,11 @@ import { Lines } from "./lines.js";
 import { LooseEnds, type Taken } from "./loose.js";
 import { overNodeRedis } from "./node-redis.js";
 import { infoOf, type LockInfo } from "./info.js";
+import { quoted } from "./journal.js";
 import { isNotMe, Route } from "./route.js";
-import { checkCount, checkLogin, checkName, checkNames, checkToken, MOST_PERMITS } from "./rules.js";
+import { checkCount, checkLease, checkLogin, checkName, checkNames, checkToken, MOST_PERMITS } from "./rules.js";
 import { awake, pause, within } from "./scheduler.js";
+import { readTicket, ticketOf } from "./ticket.js";
 
 export interface LocksOptions extends BaseOptions {
   /**
@@ -52,7 +55,8 @@ class ServerKeeper implements Keeper {
   readonly #taken: Taken = new Set();
 
   constructor(
-    readonly attempt: Attempt,
+    /** What was asked for last. */
+    readonly asked: { readonly request: Request },
     readonly route: Route,
     readonly ears: Ears,
     readonly loose: LooseEnds,
@@ -63,7 +67,7 @@ class ServerKeeper implements Keeper {
   }
 
   get where(): string {
-    return this.route.where(routingKey(this.attempt.request.keys));
+    return this.route.where(routingKey(this.asked.request.keys));
   }
 
   get isClosed(): boolean {
@@ -71,11 +75,15 @@ class ServerKeeper implements Keeper {
   }
 
   get names(): readonly string[] {
-    return this.attempt.request.names;
+    return this.asked.request.names;
   }
 
   get owner(): string {
-    return this.attempt.request.owner;
+    return this.asked.request.owner;
+  }
+
+  get ticket(): (token: number) => string {
+    return (token) => ticketOf(this.asked.request, token);
   }
 
   renew(lease: number, token: number, attempt: number): Promise<boolean> {
@@ -94,7 +102,7 @@ class ServerKeeper implements Keeper {
   }
 
   listen(token: number, told: () => void): () => void {
-    const stops = this.attempt.request.keys.map((name) => this.ears.listen({ name, token, told }));
+    const stops = this.asked.request.keys.map((name) => this.ears.listen({ name, token, told }));
     return () => {
       for (const stop of stops) stop();
     };
@@ -102,7 +110,7 @@ class ServerKeeper implements Keeper {
 
   /** Sends a command for each key, unless there is none by then; whether all were answered with 1. */
   async #each(command: (key: string) => readonly string[] | undefined, attempt: number): Promise<boolean> {
-    const { keys } = this.attempt.request;
+    const { keys } = this.asked.request;
     const send = (key: string) => this.route.send(key, () => command(key), attempt);
     const [only] = keys;
     if (keys.length === 1 && only !== undefined) return isOne(await send(only));
@@ -184,6 +192,34 @@ export class Locks extends Base {
     checkToken(token);
     const reply = await this.#truth(name, (key) => fenceCommand(key, token), (answer) => Number(answer) !== 1);
     if (Number(reply) !== 1) throw new FencedError(`the token ${token} is not that of a live hold of '${name}'`);
+  }
+
+  /**
+   * Goes on with a hold that another process has given away: `ticket` is what `hold.detach()` has resolved with there, in
+   * this library or in that for Python. Its names have no prefix. Rejects with `LockLostError` if the lease has ended
+   * meanwhile. A ticket is for one process: the server cannot tell two that adopt it from each other.
+   */
+  async adopt(ticket: string, lease = this.lease): Promise<Hold> {
+    const { names, kind, limit, owner, token } = readTicket(ticket);
+    checkLease(lease);
+    this.checkOpen();
+    const keys = names.map((name) => this.prefix + name);
+    const request: Request = { names, keys, kind, limit, label: this.label, owner, isNamed: true, lease };
+    const keeper = new ServerKeeper({ request }, this.#route, this.#ears, this.#loose);
+    return awake(async () => {
+      let sentAt = 0;
+      const renewing = this.#asked(routingKey(keys), (attempt) => {
+        sentAt = now();
+        return keeper.renew(lease, token, attempt);
+      });
+      const isHeld = await renewing.catch((error: unknown) => {
+        if (isOverwritten(meaningOf(error))) return false;
+        throw error;
+      });
+      if (!isHeld) throw new LockLostError(`lost ${quoted(names)}: it had ended before it was adopted`, "renewal");
+      const terms = { first: lease, lease, renew: true, minHold: undefined, maxHold: undefined };
+      return this.begin(keeper, { token, sentAt }, terms);
+    });
   }
 
   /** Asks for the holders of the lock and its waiters; null if there are none. */
