@@ -20,6 +20,7 @@ import redislock
 import redislock.redlock
 
 from .servers import eventually
+from .stories import play
 from .test_release import locks_of
 
 #: The time that closing may take on a busy machine; with 20 holds one after the other it took 40 seconds and more.
@@ -302,3 +303,30 @@ def test_a_program_that_closes_and_ends_leaves_nothing_that_a_block_held(server:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert ran.stdout == "1\n", ran.stderr
     assert not client.exists("k")
+
+
+def test_asyncio_close_gives_up_what_a_block_held_that_ends_in_the_same_turn_of_the_loop(server: Any) -> None:
+    async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
+        inside, is_over = asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            async with locks.lock("k", lease=60):
+                inside.set()
+                try:
+                    await is_over.wait()
+                except asyncio.CancelledError:
+                    await is_over.wait()
+
+        def end() -> None:
+            is_over.set()
+            time.sleep(0.1)  # the pauses of close() are over, too, when this turn is
+
+        working = asyncio.create_task(work())
+        await inside.wait()
+        asyncio.get_running_loop().call_later(0.2, end)
+        await locks.close()
+        with pytest.raises(redislock.LockLostError, match="close"):
+            await working
+        assert not await client.exists("k")
+
+    play(server, story)

@@ -249,8 +249,13 @@ class Keeper(ABC):
 
     def give_up_left(self, hold: BaseHold) -> None:
         """Gives up what the server may still have of a lost hold, whose user has stopped. Any thread may call this."""
-        if not self._is_over and self._left.pop(hold._number, None) is not None:
-            self.soon(self.abandon, hold._wanted, hold.token)
+        if not self._is_over and hold._number in self._left:
+            self.soon(self._abandon_left, hold._number)
+
+    def _abandon_left(self, number: int) -> None:
+        # In one step: close() ends the connections when nothing is left and nothing is being given up.
+        if (kept := self._left.pop(number, None)) is not None:
+            self.abandon(kept.wanted, kept.token)
 
     @property
     def holds(self) -> list[BaseHold]:
