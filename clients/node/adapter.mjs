@@ -57,7 +57,7 @@ function lockOf(request) {
 
 function newLock({ name, names, kind, limit }) {
   const { locks } = state;
-  if (names !== undefined) return locks.many(names);
+  if (names !== undefined) return kind === "read" ? locks.readMany(names) : locks.many(names);
   if (kind === "read") return locks.read(name);
   if (kind === "write") return locks.write(name);
   if (kind === "semaphore") return locks.semaphore(name, limit);
@@ -71,6 +71,7 @@ function optionsOf(request) {
     lease: request.lease_ms,
     wait: request.wait_ms,
     renew: request.renew,
+    minHold: request.min_hold_ms,
     maxHold: request.longest_ms,
     owner: request.owner,
     signal: cancel.signal,
@@ -86,9 +87,16 @@ function watch(id, hold) {
   else hold.signal.addEventListener("abort", tell, { once: true });
 }
 
+function keep(request, hold) {
+  state.holds.set(request.hold, hold);
+  const answer = { token: hold.token, remaining_ms: Math.floor(hold.remaining), owner: hold.owner };
+  watch(request.hold, hold);
+  return answer;
+}
+
 const ops = {
-  async open({ mode, addresses, service, lease_ms, waiting_connections, driver = DRIVERS[0], login }) {
-    const options = { lease: lease_ms, hooks, logger };
+  async open({ mode, addresses, service, lease_ms, waiting_connections, driver = DRIVERS[0], login, prefix, label }) {
+    const options = { lease: lease_ms, hooks, logger, prefix, label };
     if (mode === "independent") {
       state.clients = await Promise.all(addresses.map((each) => connect(driver, "single", [each])));
       state.locks = new IndependentLocks(
@@ -100,18 +108,30 @@ const ops = {
       state.locks = new Locks(state.clients[0].client, { ...options, waitingConnections: waiting_connections });
     }
     const features = ["push", "cancel", "body", "tasks", "leader", "stats", "sentinel", "cluster", "independent"];
-    features.push("log", "client");
+    features.push("log", "client", "min_hold", "ticket");
     if (asksForLogin(driver)) features.push("provider");
     if (mode !== "independent") features.push("fence");
     // The versions 5 of both drivers are tried by the client's own tests.
     return { drivers: DRIVERS.slice(0, 2), features };
   },
   async acquire(request) {
-    const hold = await lockOf(request).acquire(optionsOf(request));
-    state.holds.set(request.hold, hold);
-    const answer = { token: hold.token, remaining_ms: Math.floor(hold.remaining), owner: hold.owner };
-    watch(request.hold, hold);
-    return answer;
+    return keep(request, await lockOf(request).acquire(optionsOf(request)));
+  },
+  async try(request) {
+    const { wait, ...options } = optionsOf(request);
+    const hold = await lockOf(request).tryAcquire(options);
+    return hold === null ? {} : keep(request, hold);
+  },
+  async info({ name }) {
+    const info = (await state.locks.info(name)) ?? { holders: [], waiters: 0 };
+    const holders = info.holders.map(({ owner, token, leftMs }) => ({ owner, token, left_ms: Math.floor(leftMs) }));
+    return { holders, waiters: info.waiters };
+  },
+  async detach({ hold, lease_ms }) {
+    return { ticket: await state.holds.get(hold).detach(lease_ms) };
+  },
+  async adopt(request) {
+    return keep(request, await state.locks.adopt(request.ticket, request.lease_ms));
   },
   async check({ hold }) {
     const held = state.holds.get(hold);
@@ -222,7 +242,7 @@ function errorOf(error) {
   if (error instanceof LockError) {
     // The kit knows the words of the concepts, which end in Error here.
     const word = error.kind.replace(/Error$/, "");
-    const kind = { ServerRefused: "Other", AlreadyHeld: "Other", LocksClosed: "Cancelled" }[word] ?? word;
+    const kind = { ServerRefused: "Other", LocksClosed: "Cancelled" }[word] ?? word;
     const more = { cycle: error.cycle, left_ms: error.leftMs, body: error.body };
     return { kind, message: error.message, ...more };
   }

@@ -27,12 +27,16 @@ DRIVERS = {
 }
 FEATURES = [
     "sentinel", "cluster", "independent", "push", "leader", "fence", "stats", "fork", "log", "client",
-    "provider",
+    "provider", "min_hold", "nested", "ticket", "stubborn",
 ]  # fmt: skip
 NAMES = {"redis": ("Redis", "RedisCluster"), "valkey": ("Valkey", "ValkeyCluster")}
 KINDS = [
     "LockTimeout", "LockLost", "Deadlock", "Fenced", "LockKindMismatch", "QueueFull", "Quarantine", "NotConfirmed",
-    "ModuleMissing", "ConnectionFailed",
+    "ModuleMissing", "ConnectionFailed", "AlreadyHeld",
+]  # fmt: skip
+#: The operations that both kinds of clients have.
+OPS = [
+    "acquire", "try", "check", "release", "run", "cycle", "fork", "lead", "resign", "quit", "info", "detach", "adopt",
 ]  # fmt: skip
 _OUT = threading.Lock()
 
@@ -118,10 +122,25 @@ def seconds(request: dict[str, Any], name: str) -> float:
     return float(request[name]) / 1000
 
 
+def lease_of(request: dict[str, Any]) -> float | None:
+    """The lease that the request names."""
+    return seconds(request, "lease_ms") if "lease_ms" in request else None
+
+
+def nested_of(request: dict[str, Any]) -> dict[str, Any]:
+    """The request that a body makes for what its block holds."""
+    return {"name": request["name"], "kind": request["nested"]}
+
+
 def lock_of(locks: Any, request: dict[str, Any]) -> Any:
     """The lock that the request asks for."""
     options: dict[str, Any] = {}
-    for name, ours in (("lease_ms", "lease"), ("wait_ms", "wait"), ("longest_ms", "max_hold")):
+    for name, ours in (
+        ("lease_ms", "lease"),
+        ("wait_ms", "wait"),
+        ("longest_ms", "max_hold"),
+        ("min_hold_ms", "min_hold"),
+    ):
         if request.get(name) is not None:
             options[ours] = seconds(request, name)
     for name in ("renew", "owner"):
@@ -133,6 +152,14 @@ def lock_of(locks: Any, request: dict[str, Any]) -> Any:
     if kind == "semaphore":
         return locks.semaphore(request["name"], request["limit"], **options)
     return {"exclusive": locks.lock, "read": locks.read, "write": locks.write}[kind](request["name"], **options)
+
+
+def told_of(info: Any) -> dict[str, Any]:
+    """What is answered to info."""
+    if info is None:
+        return {"holders": [], "waiters": 0}
+    holders = [{"owner": each.owner, "token": each.token, "left_ms": int(1000 * each.left)} for each in info.holders]
+    return {"holders": holders, "waiters": info.waiters}
 
 
 def told(hold: Any) -> dict[str, Any]:
@@ -189,6 +216,9 @@ class Common:
         options: dict[str, Any] = {"hooks": self.counters}
         if request.get("lease_ms"):
             options["lease"] = seconds(request, "lease_ms")
+        for name in ("prefix", "label"):
+            if name in request:
+                options[name] = request[name]
         if request.get("waiting_connections"):
             options["max_queued_per_lock"] = request["waiting_connections"]
         self.client = clients_of(request, driver)
@@ -239,7 +269,7 @@ class Tasks(Common):
 
     async def do(self, request: dict[str, Any]) -> dict[str, Any]:
         op = request["op"]
-        if op in ("acquire", "check", "release", "run", "cycle", "fork", "lead", "resign", "quit"):
+        if op in OPS:
             return await getattr(self, f"do_{op}")(request)  # type: ignore[no-any-return]
         if op == "fence":
             await self.locks.check_token(request["name"], request["token"])
@@ -256,6 +286,19 @@ class Tasks(Common):
     async def do_acquire(self, request: dict[str, Any]) -> dict[str, Any]:
         return self.keep(request, await self.lock(request).acquire())
 
+    async def do_try(self, request: dict[str, Any]) -> dict[str, Any]:
+        hold = await self.lock(request).try_acquire()
+        return {} if hold is None else self.keep(request, hold)
+
+    async def do_info(self, request: dict[str, Any]) -> dict[str, Any]:
+        return told_of(await self.locks.info(request["name"]))
+
+    async def do_detach(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"ticket": await self.holds[request["hold"]].detach(lease_of(request))}
+
+    async def do_adopt(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self.keep(request, await self.locks.adopt(request["ticket"], lease_of(request)))
+
     async def do_check(self, request: dict[str, Any]) -> dict[str, Any]:
         return self.check(request)
 
@@ -264,14 +307,24 @@ class Tasks(Common):
         return {}
 
     async def do_run(self, request: dict[str, Any]) -> dict[str, Any]:
-        body = ""
+        body, answer = "", {}
         try:
             async with self.lock(request) as hold:
-                try:
-                    await asyncio.sleep(seconds(request, "body_ms"))
-                except asyncio.CancelledError:
-                    body = "cancelled"
-                    raise
+                if "nested" in request:
+                    try:
+                        await lock_of(self.locks, nested_of(request)).acquire()
+                    except redislock.RedislockError as error:
+                        answer["nested"] = failure(error)["kind"]
+                if request.get("stubborn"):
+                    say({"event": "begun", "hold": request["hold"]})
+                end = time.monotonic() + seconds(request, "body_ms")
+                while (left := end - time.monotonic()) > 0:
+                    try:
+                        await asyncio.sleep(left)
+                    except asyncio.CancelledError:
+                        body = "cancelled"
+                        if not request.get("stubborn"):
+                            raise
                 body = "finished"
                 if request.get("raise"):
                     raise BodyError
@@ -280,7 +333,7 @@ class Tasks(Common):
         except redislock.LockLostError as error:
             error.body = body  # type: ignore[attr-defined]
             raise
-        return {"token": hold.token, "body": body}
+        return {"token": hold.token, "body": body, **answer}
 
     async def do_cycle(self, request: dict[str, Any]) -> dict[str, Any]:
         for _ in range(request["times"]):
@@ -328,7 +381,7 @@ class Threads(Common):
 
     def do(self, request: dict[str, Any]) -> dict[str, Any]:
         op = request["op"]
-        if op in ("acquire", "check", "release", "run", "cycle", "fork", "lead", "resign", "quit"):
+        if op in OPS:
             return getattr(self, f"do_{op}")(request)  # type: ignore[no-any-return]
         if op == "fence":
             self.locks.check_token(request["name"], request["token"])
@@ -345,6 +398,19 @@ class Threads(Common):
     def do_acquire(self, request: dict[str, Any]) -> dict[str, Any]:
         return self.keep(request, self.lock(request).acquire())
 
+    def do_try(self, request: dict[str, Any]) -> dict[str, Any]:
+        hold = self.lock(request).try_acquire()
+        return {} if hold is None else self.keep(request, hold)
+
+    def do_info(self, request: dict[str, Any]) -> dict[str, Any]:
+        return told_of(self.locks.info(request["name"]))
+
+    def do_detach(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"ticket": self.holds[request["hold"]].detach(lease_of(request))}
+
+    def do_adopt(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self.keep(request, self.locks.adopt(request["ticket"], lease_of(request)))
+
     def do_check(self, request: dict[str, Any]) -> dict[str, Any]:
         return self.check(request)
 
@@ -353,9 +419,16 @@ class Threads(Common):
         return {}
 
     def do_run(self, request: dict[str, Any]) -> dict[str, Any]:
-        body = "finished"
+        body, answer = "finished", {}
         try:
             with self.lock(request) as hold:
+                if "nested" in request:
+                    try:
+                        lock_of(self.locks, nested_of(request)).acquire()
+                    except redislock.RedislockError as error:
+                        answer["nested"] = failure(error)["kind"]
+                if request.get("stubborn"):
+                    say({"event": "begun", "hold": request["hold"]})
                 time.sleep(seconds(request, "body_ms"))
                 if request.get("raise"):
                     raise BodyError
@@ -364,7 +437,7 @@ class Threads(Common):
         except redislock.LockLostError as error:
             error.body = body  # type: ignore[attr-defined]
             raise
-        return {"token": hold.token, "body": body}
+        return {"token": hold.token, "body": body, **answer}
 
     def do_cycle(self, request: dict[str, Any]) -> dict[str, Any]:
         for _ in range(request["times"]):

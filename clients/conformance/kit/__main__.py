@@ -17,7 +17,7 @@ from .cases import Case, load
 from .runner import FAIL, PASS, UNSUPPORTED, run_all
 from .stage import Stage
 
-MAY_LACK = "fork,client,provider,held"
+MAY_LACK = "fork,client,provider,held,nested,ticket,stubborn"
 #: What a driver for threads may lack besides, if another driver of the library has it.
 NOT_FOR_THREADS = {"cancel", "body", "tasks"}
 #: A part that is one driver. An adapter names its drivers in an order in which these two have as little in common as any.

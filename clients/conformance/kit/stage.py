@@ -16,6 +16,8 @@ from harness.wire import Closed, ServerError
 from .adapter import SOON, Adapter
 from .proxy import Proxy
 
+#: How long the process of an adapter may take to begin: on a busy machine it once took more than 20 s.
+START = 50.0
 #: How long what was given up may take to be gone.
 QUIET = 5.0
 #: A lease that does not end while a case runs.
@@ -61,7 +63,7 @@ class Stage:
         adapter = Adapter(self.command, self.case.environment)
         self.adapters.append(adapter)
         members = {"lease_ms": LONG_MS, "driver": self.driver, **members}
-        answer = adapter("open", mode=mode, addresses=list(addresses), **members)
+        answer = adapter("open", START, mode=mode, addresses=list(addresses), **members)
         adapter.features, adapter.drivers = frozenset(answer["features"]), answer["drivers"]
         missing = [need for need in self.case.needs if need not in adapter.features]
         if missing:

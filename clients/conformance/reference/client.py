@@ -1,7 +1,9 @@
 """A client that is right, and no more than that: what stands in docs/internals/clients-and-kit.md, over redis-py's connections."""
 
 import asyncio
+import contextvars
 import functools
+import json
 import math
 import os
 import random
@@ -14,7 +16,7 @@ import redis
 
 from breaks import is_broken
 from errors import (
-    ConnectionFailed, Fenced, LockError, LockLost, LockTimeout, NotConfirmed, Other, Quarantine, translated,
+    AlreadyHeld, ConnectionFailed, Fenced, LockError, LockLost, LockTimeout, NotConfirmed, Other, Quarantine, translated,
 )  # fmt: skip
 from servers import (
     AGAIN, BROKEN, LOG, LONGEST_PAUSE, MARGIN, PATIENCE, PAUSE, SILENCE, Pushes, Servers, is_elsewhere,
@@ -28,6 +30,8 @@ ASK_EVERY, KEEP_MS = 0.2, 2000
 LONG_WAIT, PROBE_EVERY = 30.0, 3.0
 #: How long a close waits for releases, and then for what else is on its way.
 CLOSES_IN = 2.0
+#: And for blocks that work under a lock.
+BODIES_END_IN = 5.0
 #: What is left of a lease whose waiter dies between the grant and the reply.
 EPHEMERAL_MS = 0
 #: A token that no hold has: a release with it ends a wait alone.
@@ -42,9 +46,13 @@ def check_owner(owner):
         raise Other("the owner must not be *")
 
 
-def new_owner():
+#: The names that blocks above in the same task hold.
+INSIDE = contextvars.ContextVar("INSIDE", default=frozenset())
+
+
+def new_owner(label=None):
     """An owner that nobody had before."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}"
+    return f"{label or f'{socket.gethostname()}:{os.getpid()}'}:{uuid.uuid4()}"
 
 
 class Hold:
@@ -56,6 +64,10 @@ class Hold:
         self.lease = options.get("lease_ms") or locks.lease_ms
         self.renews = options.get("renew", True)
         self.longest = options.get("longest")
+        #: How long the lock stays taken from its grant at least, and until when it does.
+        self.min_hold, self.parked_until = options.get("min_hold_ms") or 0, 0.0
+        #: Whether a renewal went unanswered, which may come late; and one renewal at a time.
+        self.is_doubtful, self.renewing, self.has_body = False, asyncio.Lock(), False
         self.token, self.until, self.began, self.lost = None, 0.0, 0.0, None
         self.asked = time.monotonic()
         #: How many renewals have failed one after the other, and what the last one failed by.
@@ -68,9 +80,18 @@ class Hold:
         """A grant or a renewal that was sent then is for a lease from then."""
         if is_broken("deadline-from-the-reply"):
             sent = time.monotonic()
-        seconds = self.lease / 1000
+        seconds = self.asks_ms() / 1000
         self.until = max(self.until, sent + seconds * (1 - DRIFT) - ROUNDING)
         self.next_renewal = sent + seconds / 3 if self.renews and not is_broken("no-renewal") else math.inf
+
+    def parked_ms(self):
+        """For how long the lock stays taken, whatever becomes of the hold."""
+        left = self.min_hold if self.token is None else 1000 * (self.parked_until - time.monotonic())
+        return 0 if is_broken("a-least-hold-without-a-server") else max(0, math.ceil(left))
+
+    def asks_ms(self):
+        """The lease that a request asks for now."""
+        return max(self.lease, self.parked_ms())
 
     def remaining_ms(self):
         """How long it is sure to last, whether or not that is over."""
@@ -89,17 +110,22 @@ class Hold:
     def words(self, command, *more):
         """The request for it."""
         kind = {"read": ("SHARED",), "semaphore": ("LIMIT", self.limit)}.get(self.kind, ())
+        if len(self.names) > 1 and is_broken("readers-of-several-are-writers"):
+            kind = ()
         if command == "ACQUIRE" and len(self.names) > 1:
-            return ("LOCK.MACQUIRE", len(self.names), *self.names, self.owner, "PX", self.lease, *more, *kind)
-        return ("LOCK.ACQUIRE", self.names[0], self.owner, "PX", self.lease, *more, *kind)
+            return ("LOCK.MACQUIRE", len(self.names), *self.names, self.owner, "PX", self.asks_ms(), *more, *kind)
+        return ("LOCK.ACQUIRE", self.names[0], self.owner, "PX", self.asks_ms(), *more, *kind)
 
 
 class Locks:
     """The locks of some servers."""
 
-    def __init__(self, client, mode, addresses, lease_ms=30_000, service=None, pool=8, waiting_connections=16):
+    def __init__(
+        self, client, mode, addresses, lease_ms=30_000, service=None, pool=8, waiting_connections=16, label=None, prefix=""
+    ):
         self.servers = Servers(client, mode, addresses, service, pool, waiting_connections)
-        self.lease_ms = lease_ms
+        self.lease_ms, self.prefix, self.bodies = lease_ms, prefix, 0
+        self.label = None if is_broken("no-label") else label
         self.counts = Counter()
         self.holds, self.to_follow, self.gates, self.pushes, self.tasks = set(), set(), {}, {}, set()
         self.changed, self.scheduler = asyncio.Event(), None
@@ -113,8 +139,10 @@ class Locks:
     async def acquire(self, names, wait_ms=None, owner=None, **options):
         """Takes them; LockTimeout if they are not to be had in time."""
         check_owner(owner)
-        if self.scheduler is None:
-            self.scheduler = asyncio.create_task(self._schedule())
+        names = [self.key(name, number) for number, name in enumerate(names)]
+        if not INSIDE.get().isdisjoint(names) and not is_broken("waits-for-itself"):
+            raise AlreadyHeld(f"{names}: this very task holds it, and would wait for itself")
+        self._begin()
         until = math.inf if wait_ms is None else time.monotonic() + wait_ms / 1000
         report = self._background(self._report(names))
         try:
@@ -125,7 +153,19 @@ class Locks:
         finally:
             report.cancel()
         self.counts["grants"] += 1
+        return self._keep(hold)
+
+    def key(self, name, number=0):
+        """The name that the server has."""
+        return name if number and is_broken("a-prefix-for-the-first-name") else self.prefix + name
+
+    def _begin(self):
+        if self.scheduler is None:
+            self.scheduler = asyncio.create_task(self._schedule())
+
+    def _keep(self, hold):
         hold.began = time.monotonic()
+        hold.parked_until = hold.began + hold.min_hold / 1000
         self.holds.add(hold)
         self.changed.set()
         self._background(self._follow(hold))
@@ -134,7 +174,7 @@ class Locks:
     async def _try(self, names, owner, options, until, wait_ms):
         """A hold. A grant that came too late is given up, and asked for again while there is time to wait."""
         while True:
-            hold = Hold(self, names, owner or new_owner(), options)
+            hold = Hold(self, names, owner or new_owner(self.label), options)
             hold.is_named = owner is not None
             try:
                 await self._take(hold, until, wait_ms)
@@ -195,7 +235,7 @@ class Locks:
                     raise
                 reply = None  # a longer wait lasts beyond the quarantine
             if reply is None and wait_ms == 0:
-                raise LockTimeout(f"{', '.join(hold.names)} could not be acquired at once: another owner holds it")
+                raise LockTimeout(f"{self._shown(hold)} could not be acquired at once: another owner holds it")
             if reply is None:
                 hold.got_nothing = True
                 self.counts["waits"] += 1
@@ -302,7 +342,7 @@ class Locks:
             if is_broken("wait-begins-anew"):
                 until = time.monotonic() + whole
             if time.monotonic() >= until and not self.servers.was_lost:
-                names = ", ".join(hold.names)
+                names = self._shown(hold)
                 raise LockTimeout(f"{names} could not be acquired within {time.monotonic() - began:.1f} s")
             if time.monotonic() >= until or self.servers.is_in_vain(until, hold.asked):
                 raise self.servers.gives_up(hold.names[0])
@@ -340,12 +380,15 @@ class Locks:
         if is_broken("stays-ephemeral"):
             await self.servers.ask(hold.names[0], "LOCK.RENEW", hold.names[0], hold.owner, "PX", hold.lease)
             return hold.counts_from(sent)
-        tie = ("EPHEMERAL", hold.lease) if len(hold.names) == 1 else ()
+        tie = ("EPHEMERAL", hold.asks_ms()) if len(hold.names) == 1 else ()
         token = await self.servers.ask(hold.names[0], *hold.words("ACQUIRE", *tie), until=max(until, sent + MARGIN))
         if token is None:
             raise LockLost(f"{hold.names} was lost just after its grant")
         hold.token = token
         hold.counts_from(sent)
+
+    def _shown(self, hold):
+        return ", ".join(name.removeprefix(self.prefix) for name in hold.names)
 
     async def _in_time(self, waiting, until):
         try:
@@ -380,9 +423,14 @@ class Locks:
                 pass
 
     async def _renew(self, hold):
+        async with hold.renewing:
+            if hold in self.holds:
+                await self._renew_now(hold)
+
+    async def _renew_now(self, hold):
         sent = time.monotonic()
         for name in hold.names:
-            words = ("LOCK.RENEW", name, hold.owner, "PX", hold.lease, "TOKEN", hold.token)
+            words = ("LOCK.RENEW", name, hold.owner, "PX", hold.asks_ms(), "TOKEN", hold.token)
             try:
                 failed = functools.partial(self._renewal_failed, hold)
                 reply = await self.servers.ask(name, *words, until=hold.until, told=failed)
@@ -397,7 +445,7 @@ class Locks:
 
     def _renewal_failed(self, hold, text):
         """Notes why; the first failure of an outage is logged."""
-        hold.failures, hold.cause = hold.failures + 1, text
+        hold.failures, hold.cause, hold.is_doubtful = hold.failures + 1, text, True
         if hold.failures == 1 and not is_broken("fails-to-renew-without-a-word"):
             LOG.warning("could not renew %s: %s", ", ".join(hold.names), text)
 
@@ -456,7 +504,8 @@ class Locks:
             raise LockLost("a child has no holds")
         if hold.lost is not None:
             try:
-                await self._give_up(hold)
+                if hold.lost != "detached" or is_broken("a-detached-hold-is-released"):
+                    await self._give_up(hold)
             except LockError:  # as where another value was written over the lock: it is lost all the same
                 if is_broken("refused-release-hides-the-loss"):
                     return
@@ -473,7 +522,45 @@ class Locks:
         for name in hold.names:
             token = hold.token or (NOBODYS if hold.is_named and hold.got_nothing else None)
             which = ("TOKEN", token) if token else ()
-            await self.servers.ask(name, "LOCK.RELEASE", name, hold.owner, *which)
+            rest = hold.parked_ms() if hold.token else 0
+            if is_broken("a-least-hold-for-the-whole-lease") and rest:
+                continue
+            if rest and not is_broken("a-least-hold-is-released"):
+                await self.servers.ask(name, "LOCK.RENEW", name, hold.owner, "PX", rest, *which)
+            else:
+                await self.servers.ask(name, "LOCK.RELEASE", name, hold.owner, *which)
+
+    # Handing on
+
+    async def detach(self, hold, lease_ms=None):
+        """Renews it once more, and ends it here. Returns a ticket with which another process goes on."""
+        hold.left_ms()
+        async with hold.renewing:
+            hold.lease = lease_ms or hold.lease
+            await self._renew_now(hold)
+        hold.left_ms()
+        if hold.is_doubtful and not is_broken("detaches-in-doubt"):
+            raise ConnectionFailed(f"a renewal of {self._shown(hold)} went unanswered, and may still come late")
+        self.holds.discard(hold)
+        hold.lost = "detached"
+        cut = 0 if is_broken("a-ticket-with-the-prefix") else len(self.prefix)
+        kind = "exclusive" if hold.kind == "write" else hold.kind
+        names = [name[cut:] for name in hold.names]
+        return json.dumps({"names": names, "kind": kind, "limit": hold.limit, "owner": hold.owner, "token": hold.token})
+
+    async def adopt(self, ticket, lease_ms=None):
+        """Goes on with a hold that another process has detached."""
+        told = json.loads(ticket)
+        options = {"kind": told["kind"], "limit": told["limit"], "lease_ms": lease_ms}
+        hold = Hold(self, [self.key(name) for name in told["names"]], told["owner"], options)
+        self._begin()
+        hold.token, sent = told["token"], time.monotonic()
+        for name in hold.names:
+            words = ("LOCK.RENEW", name, hold.owner, "PX", hold.lease, "TOKEN", hold.token)
+            if await self.servers.ask(name, *words) != 1 and not is_broken("adopts-what-is-over"):
+                raise LockLost(f"{self._shown(hold)} had ended before it was adopted")
+        hold.counts_from(sent)
+        return self._keep(hold)
 
     async def _shielded(self, work):
         """Does it to its end, though the task is cancelled."""
@@ -493,8 +580,18 @@ class Locks:
 
     async def fence(self, name, token):
         """Fenced if the token is not that of a live hold."""
+        name = self.key(name)
         if await self.servers.ask(name, "LOCK.FENCE", name, token) != 1:
             raise Fenced(f"{token} is not live")
+
+    async def info(self, name):
+        """The holders of a lock, and how many wait for it."""
+        name = self.key(name)
+        reply = await self.servers.ask(name, "LOCK.INFO", name, "FULL") or []
+        found = dict(zip(reply[::2], reply[1::2]))
+        holders = [dict(zip(each[::2], each[1::2])) for each in found.get("holders", [])]
+        told = [{"owner": each["owner"], "token": each["token"], "left_ms": each["lease-left-ms"]} for each in holders]
+        return {"holders": told, "waiters": 0 if is_broken("info-without-waiters") else found.get("waiters", 0)}
 
     async def held(self, owner):
         """The names of all that this owner holds."""
@@ -511,6 +608,12 @@ class Locks:
         """Gives up all, and closes all connections."""
         if self.scheduler is not None:
             self.scheduler.cancel()
+        if self.bodies and not is_broken("closes-under-a-body"):
+            for hold in [hold for hold in self.holds if hold.has_body]:
+                self.lose(hold, "close")
+            end = time.monotonic() + BODIES_END_IN
+            while self.bodies and time.monotonic() < end:
+                await asyncio.sleep(0.005)
         releases = [self.release(hold) for hold in self.holds] if not is_broken("closes-and-keeps") else []
         if is_broken("closes-one-after-the-other"):
             for release in releases:

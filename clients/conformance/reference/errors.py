@@ -29,6 +29,10 @@ class Fenced(LockError):
     """The token is dead."""
 
 
+class AlreadyHeld(LockError):
+    """The owner, or the task that asks, holds it already."""
+
+
 class LockKindMismatch(LockError):
     """The lock is of another kind."""
 
@@ -58,7 +62,7 @@ class Other(LockError):
 
 
 CODES = {
-    "LOCKKIND": LockKindMismatch, "LOCKQUEUE": QueueFull, "NOREPLICAS": NotConfirmed, "FENCED": Fenced,
+    "LOCKHELD": AlreadyHeld, "LOCKKIND": LockKindMismatch, "LOCKQUEUE": QueueFull, "NOREPLICAS": NotConfirmed, "FENCED": Fenced,
 }  # fmt: skip
 
 

@@ -11,14 +11,14 @@ import threading
 import redis
 
 from breaks import is_broken
-from client import Locks
-from errors import LockError, LockLost
+from client import INSIDE, Locks
+from errors import LockError, LockLost, LockTimeout
 from majority import Majority
 from servers import Client
 
 FEATURES = [
     "sentinel", "cluster", "independent", "push", "cancel", "body", "tasks", "leader", "held", "fence", "stats", "fork",
-    "log", "client", "provider",
+    "log", "client", "provider", "min_hold", "nested", "ticket", "stubborn",
 ]  # fmt: skip
 
 
@@ -63,6 +63,8 @@ class Adapter:
         self.locks, self.holds, self.requests, self.leaders = None, {}, {}, {}
         #: The last hold of each lock object. It has none: each request is for itself.
         self.objects, self.client = {}, None
+        #: Requests whose body works on, whatever it is told.
+        self.stubborn = set()
         log = logging.getLogger("reference")
         log.setLevel(logging.INFO)
         log.addHandler(LogEvents(self.write))
@@ -100,6 +102,7 @@ class Adapter:
         if message["mode"] == "independent":
             self.locks = Majority(self.client, message["addresses"], **more)
         else:
+            more |= {name: message[name] for name in ("label", "prefix") if name in message}
             more["service"] = message.get("service")
             self.locks = Locks(self.client, message["mode"], message["addresses"], **more)
         return {"drivers": ["redis-py"], "features": FEATURES}
@@ -108,7 +111,7 @@ class Adapter:
         """The hold of a request."""
         options = {
             {"longest_ms": "longest"}.get(name, name): message[name]
-            for name in ("kind", "limit", "lease_ms", "renew", "wait_ms", "owner") if name in message
+            for name in ("kind", "limit", "lease_ms", "renew", "wait_ms", "owner", "min_hold_ms") if name in message
         }  # fmt: skip
         names = message.get("names") or [message["name"]]
         if "lock" in message and is_broken("one-owner-for-an-object"):
@@ -126,9 +129,35 @@ class Adapter:
 
     async def do_acquire(self, message):
         """Takes it."""
-        hold = await self.acquired(message)
+        return self.keep(message, await self.acquired(message))
+
+    def keep(self, message, hold):
+        """A new hold."""
         self.holds[message["hold"]] = hold
         return {"token": hold.token, "remaining_ms": hold.remaining_ms(), "owner": hold.owner}
+
+    async def do_try(self, message):
+        """Takes it if it is free."""
+        try:
+            return await self.do_acquire({**message, "wait_ms": 0})
+        except LockError as error:
+            if not isinstance(error, LockTimeout) and not is_broken("a-refusal-is-nothing"):
+                raise
+            return {}
+
+    async def do_info(self, message):
+        """The holders of a lock and its waiters."""
+        return await self.locks.info(message["name"])
+
+    async def do_detach(self, message):
+        """Hands it on."""
+        return {"ticket": await self.locks.detach(self.holds[message["hold"]], message.get("lease_ms"))}
+
+    async def do_adopt(self, message):
+        """Goes on with it."""
+        hold = await self.locks.adopt(message["ticket"], message.get("lease_ms"))
+        hold.id, hold.told = message["hold"], self.lost
+        return self.keep(message, hold)
 
     async def do_check(self, message):
         """Asks the library."""
@@ -141,6 +170,18 @@ class Adapter:
     async def do_run(self, message):
         """A block around a body that sleeps."""
         hold = await self.acquired(message)
+        INSIDE.set(INSIDE.get() | set(hold.names))
+        hold.has_body, self.locks.bodies = True, self.locks.bodies + 1
+        if message.get("stubborn"):
+            self.stubborn.add(message["id"])
+        try:
+            return await self.worked(message, hold)
+        finally:
+            self.locks.bodies -= 1
+
+    async def worked(self, message, hold):
+        """Does the work of a block, and gives its lock up."""
+        nested = {"nested": await self.nested(message)} if "nested" in message else {}
         body = asyncio.create_task(self.body(message))
         hold.told = lambda hold, reason: body.cancel()
         raised = ended = None
@@ -163,11 +204,28 @@ class Adapter:
                 raise
         if ended:
             raise asyncio.CancelledError
-        return {"token": hold.token, "body": "raised" if raised else "finished"}
+        return {"token": hold.token, "body": "raised" if raised else "finished", **nested}
+
+    async def nested(self, message):
+        """What comes of it where the body asks for what its block holds."""
+        try:
+            await self.locks.acquire([message["name"]], wait_ms=300, kind=message["nested"])
+        except LockError as error:
+            return type(error).__name__
+        return "ok"
 
     async def body(self, message):
         """What is done with the lock."""
-        await asyncio.sleep(message.get("body_ms", 0) / 1000)
+        if message.get("stubborn"):
+            self.write(event="begun", hold=message["hold"])
+        loop = asyncio.get_running_loop()
+        end = loop.time() + message.get("body_ms", 0) / 1000
+        while (left := end - loop.time()) > 0:
+            try:
+                await asyncio.sleep(left)
+            except asyncio.CancelledError:
+                if not message.get("stubborn"):
+                    raise
         if message.get("raise"):
             raise BodyRaised
 
@@ -267,7 +325,8 @@ class Adapter:
 
     async def close(self, besides=None):
         """Ends what runs, then the locks."""
-        tasks = [task for number, task in self.requests.items() if number != besides] + list(self.leaders.values())
+        spared = {besides, *self.stubborn}
+        tasks = [task for number, task in self.requests.items() if number not in spared] + list(self.leaders.values())
         for task in tasks:
             task.cancel()
         if tasks:

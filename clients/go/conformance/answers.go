@@ -16,7 +16,7 @@ var kinds = []struct {
 	kind error
 	name string
 }{
-	{redislock.ErrClosed, "Cancelled"}, {redislock.ErrDeadlock, "Deadlock"}, {redislock.ErrFenced, "Fenced"},
+	{redislock.ErrClosed, "Cancelled"}, {redislock.ErrAlreadyHeld, "AlreadyHeld"}, {redislock.ErrDeadlock, "Deadlock"}, {redislock.ErrFenced, "Fenced"},
 	{redislock.ErrLockKindMismatch, "LockKindMismatch"}, {redislock.ErrQueueFull, "QueueFull"},
 	{redislock.ErrQuarantine, "Quarantine"}, {redislock.ErrNotConfirmed, "NotConfirmed"},
 	{redislock.ErrModuleMissing, "ModuleMissing"}, {redislock.ErrLockLost, "LockLost"},

@@ -38,6 +38,11 @@ type request struct {
 	LeaseMS   *int64   `json:"lease_ms"`
 	WaitMS    *int64   `json:"wait_ms"`
 	LongestMS *int64   `json:"longest_ms"`
+	MinHoldMS *int64   `json:"min_hold_ms"`
+	Prefix    string   `json:"prefix"`
+	Label     string   `json:"label"`
+	Nested    string   `json:"nested"`
+	Stubborn  bool     `json:"stubborn"`
 	Renew     *bool    `json:"renew"`
 	Owner     string   `json:"owner"`
 	BodyMS    int64    `json:"body_ms"`
@@ -157,9 +162,19 @@ func (a *adapter) answer(ctx context.Context, r *request) (object, error) {
 		return a.open(r)
 	case "acquire":
 		return a.acquire(ctx, r)
+	case "try":
+		lock := a.lock(r)
+		r.begin()
+		hold, isHeld, err := lock.TryAcquire(ctx)
+		if err != nil || !isHeld {
+			return nil, err
+		}
+		return a.keep(r, hold), nil
 	}
 	r.begin()
 	switch r.Op {
+	case "info":
+		return a.info(ctx, r)
 	case "check":
 		hold := a.hold(r.Hold)
 		if err := hold.Check(); err != nil {
@@ -237,6 +252,9 @@ func options(r *request) (opts []redislock.LockOption) {
 	if r.LongestMS != nil {
 		opts = append(opts, redislock.MaxHold(milliseconds(*r.LongestMS)))
 	}
+	if r.MinHoldMS != nil {
+		opts = append(opts, redislock.MinHold(milliseconds(*r.MinHoldMS)))
+	}
 	if r.Renew != nil && !*r.Renew {
 		opts = append(opts, redislock.NoRenewal())
 	}
@@ -289,11 +307,39 @@ func (a *adapter) acquire(ctx context.Context, r *request) (object, error) {
 	if err != nil {
 		return nil, err
 	}
+	return a.keep(r, hold), nil
+}
+
+func (a *adapter) keep(r *request, hold *redislock.Hold) object {
 	a.watch(r.Hold, hold)
 	a.mu.Lock()
 	a.holds[r.Hold] = hold
 	a.mu.Unlock()
-	return object{"token": hold.Token(), "remaining_ms": hold.Remaining().Milliseconds(), "owner": hold.Owner()}, nil
+	return object{"token": hold.Token(), "remaining_ms": hold.Remaining().Milliseconds(), "owner": hold.Owner()}
+}
+
+func (a *adapter) info(ctx context.Context, r *request) (object, error) {
+	info, err := a.locks.Info(ctx, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	holders := []object{}
+	if info == nil {
+		return object{"holders": holders, "waiters": 0}, nil
+	}
+	for _, each := range info.Holders {
+		holders = append(holders, object{"owner": each.Owner, "token": each.Token, "left_ms": each.Left.Milliseconds()})
+	}
+	return object{"holders": holders, "waiters": info.Waiters}, nil
+}
+
+// nested asks for what the block holds, in the body of it.
+func (a *adapter) nested(ctx context.Context, r *request) any {
+	_, err := a.describe(&request{Name: r.Name, Kind: r.Nested}, nil).Acquire(ctx)
+	if err == nil {
+		return "ok"
+	}
+	return members(err)["kind"]
 }
 
 // watch tells of the loss of a hold.
@@ -314,9 +360,17 @@ func (a *adapter) watch(id string, hold *redislock.Hold) {
 func (a *adapter) run(ctx context.Context, r *request) (object, error) {
 	var token uint64
 	body := "cancelled"
+	answer := object{}
 	work := func(ctx context.Context, hold *redislock.Hold) error {
 		token = hold.Token()
 		a.watch(r.Hold, hold)
+		if r.Nested != "" {
+			answer["nested"] = a.nested(ctx, r)
+		}
+		if r.Stubborn {
+			a.say(object{"event": "begun", "hold": r.Hold})
+			ctx = context.WithoutCancel(ctx)
+		}
 		select {
 		case <-time.After(milliseconds(r.BodyMS)):
 		case <-ctx.Done():
@@ -343,7 +397,8 @@ func (a *adapter) run(ctx context.Context, r *request) (object, error) {
 	case err != nil:
 		return nil, err
 	}
-	return object{"token": token, "body": body}, nil
+	answer["token"], answer["body"] = token, body
+	return answer, nil
 }
 
 func (a *adapter) cycle(ctx context.Context, r *request) (object, error) {

@@ -54,11 +54,18 @@ func (a *adapter) open(r *request) (object, error) {
 	if r.LeaseMS != nil {
 		opts = append(opts, redislock.WithLease(milliseconds(*r.LeaseMS)))
 	}
+	if r.Prefix != "" {
+		opts = append(opts, redislock.WithPrefix(r.Prefix))
+	}
+	if r.Label != "" {
+		opts = append(opts, redislock.WithLabel(r.Label))
+	}
 	if r.Waiting > 0 {
 		opts = append(opts, redislock.WithMaxQueuedPerLock(r.Waiting))
 	}
 	features := []string{
-		"push", "cancel", "body", "tasks", "leader", "log", "stats", "sentinel", "cluster", "fence",
+		"push", "cancel", "body", "tasks", "leader", "log", "stats", "sentinel", "cluster", "fence", "min_hold", "nested",
+		"stubborn",
 	}
 	if r.Mode == "independent" {
 		return object{"drivers": []string{"url", "goredis", "rueidis"}, "features": []string{}}, nil

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use redislock_client::hooks::Counters;
-use redislock_client::{Error, Guard, Hold, Leader, Lock, Locks};
+use redislock_client::{Error, Guard, Hold, Holder, Leader, Lock, Locks};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::Notify;
@@ -119,6 +119,8 @@ impl Adapter {
         match request["op"].as_str().unwrap_or_default() {
             "open" => self.open(request),
             "acquire" => self.acquire(request).await,
+            "try" => self.try_acquire(request).await,
+            "info" => self.info(request).await,
             "check" => self.check(request),
             "release" => self.release(request).await,
             "run" => self.run(request).await,
@@ -163,6 +165,7 @@ impl Adapter {
             "sentinel",
             "cluster",
             "independent",
+            "min_hold",
         ];
         let mode = text(request, "mode");
         let mut builder = match mode.as_str() {
@@ -177,6 +180,10 @@ impl Adapter {
         if let Some(lease) = duration(request, "lease_ms") {
             builder = builder.lease(lease);
         }
+        if let Some(label) = request["label"].as_str() {
+            builder = builder.label(label);
+        }
+        builder = builder.prefix(text(request, "prefix"));
         if let Some(waiting) = request["waiting_connections"].as_u64() {
             builder = builder.waiting(usize::try_from(waiting).unwrap_or(usize::MAX));
         }
@@ -198,6 +205,7 @@ impl Adapter {
         let names: Option<Vec<_>> =
             request["names"].as_array().map(|names| names.iter().filter_map(Value::as_str).collect());
         let mut lock = match (names, request["kind"].as_str().unwrap_or_default()) {
+            (Some(names), "read") => locks.read_many(names),
             (Some(names), _) => locks.many(names),
             (None, "read") => locks.read(name),
             (None, "write") => locks.write(name),
@@ -217,6 +225,9 @@ impl Adapter {
         if let Some(longest) = duration(request, "longest_ms") {
             lock = lock.max_hold(longest);
         }
+        if let Some(least) = duration(request, "min_hold_ms") {
+            lock = lock.min_hold(least);
+        }
         if let Some(owner) = request["owner"].as_str() {
             lock = lock.owner(owner);
         }
@@ -224,12 +235,31 @@ impl Adapter {
     }
 
     async fn acquire(&self, request: &Value) -> Answer {
-        let (guard, hold) = (self.lock_of(request)?.acquire().await?, text(request, "hold"));
+        let guard = self.lock_of(request)?.acquire().await?;
+        Ok(self.keep(request, guard))
+    }
+
+    async fn try_acquire(&self, request: &Value) -> Answer {
+        let guard = self.lock_of(request)?.try_acquire().await?;
+        Ok(guard.map_or_else(|| json!({}), |guard| self.keep(request, guard)))
+    }
+
+    async fn info(&self, request: &Value) -> Answer {
+        let Some(info) = self.locks()?.info(text(request, "name")).await? else {
+            return Ok(json!({"holders": [], "waiters": 0}));
+        };
+        let told = |each: &Holder| json!({"owner": each.owner, "token": each.token, "left_ms": milliseconds(each.left)});
+        let holders: Vec<_> = info.holders.iter().map(told).collect();
+        Ok(json!({"holders": holders, "waiters": info.waiters}))
+    }
+
+    fn keep(&self, request: &Value, guard: Guard) -> Value {
+        let hold = text(request, "hold");
         let remaining = milliseconds(guard.remaining());
         let ok = json!({"token": guard.token(), "remaining_ms": remaining, "owner": guard.owner()});
         watch(hold.clone(), &guard);
         lock(&self.guards).insert(hold, guard);
-        Ok(ok)
+        ok
     }
 
     fn check(&self, request: &Value) -> Answer {
@@ -345,6 +375,7 @@ fn told(error: &Error) -> Value {
         Error::LockTimeout { .. } => "LockTimeout",
         Error::LockLost { .. } => "LockLost",
         Error::Deadlock { .. } => "Deadlock",
+        Error::AlreadyHeld { .. } => "AlreadyHeld",
         Error::Fenced { .. } => "Fenced",
         Error::LockKindMismatch { .. } => "LockKindMismatch",
         Error::QueueFull { .. } => "QueueFull",

@@ -7,6 +7,7 @@ CASES = {}
 MODULES = (
     "owner", "deadline", "renewal", "loss", "waiting", "many_waiters", "leaving", "failover", "cluster", "errors",
     "harm", "outside", "kinds", "leader", "independent", "objects", "moved", "silence", "logs",
+    "words",
 )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def a_refused_request_ends_nothing_that_its_owner_holds(stage):
             adapter("acquire", hold="other", name="k", kind="read", wait_ms=0)
         for wait in (0, 300, 30_000):
             asked = adapter.ask("acquire", hold=f"w{wait}", name="k", kind="write", owner="task-7", wait_ms=wait)
-            assert asked.kind(5) == "Other" and "LOCKHELD" in str(asked.answer), f"answered with {asked.answer}"
+            assert asked.kind(5) == "AlreadyHeld" and "LOCKHELD" in str(asked.answer), f"answered with {asked.answer}"
             time.sleep(0.3)
             assert stage.server.admin("LOCK.FENCE", "k", token) == 1, "the read has ended, too"
             stage.waiting("k", 0)

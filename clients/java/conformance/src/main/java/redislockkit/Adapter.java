@@ -37,6 +37,7 @@ import redislock.Hold;
 import redislock.Leader;
 import redislock.Lock;
 import redislock.LockException;
+import redislock.LockInfo;
 import redislock.LockKindMismatchException;
 import redislock.LockListener;
 import redislock.LockLostException;
@@ -51,7 +52,7 @@ import redislock.QueueFullException;
 /** The conformance kit's adapter: lines of JSON over standard input and output, as its PROTOCOL.md says. */
 public final class Adapter implements LockListener {
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
-    private static final Map<Class<?>, String> KINDS = Map.ofEntries(Map.entry(AlreadyHeldException.class, "Other"),
+    private static final Map<Class<?>, String> KINDS = Map.ofEntries(Map.entry(AlreadyHeldException.class, "AlreadyHeld"),
             Map.entry(LockTimeoutException.class, "LockTimeout"), Map.entry(LockLostException.class, "LockLost"),
             Map.entry(DeadlockException.class, "Deadlock"), Map.entry(FencedException.class, "Fenced"),
             Map.entry(LockKindMismatchException.class, "LockKindMismatch"), Map.entry(QueueFullException.class, "QueueFull"),
@@ -80,6 +81,11 @@ public final class Adapter implements LockListener {
         Long lease_ms;
         Long wait_ms;
         Long longest_ms;
+        Long min_hold_ms;
+        String prefix;
+        String label;
+        String nested;
+        boolean stubborn;
         Boolean renew;
         String owner;
         long body_ms;
@@ -146,7 +152,7 @@ public final class Adapter implements LockListener {
         if (cause instanceof QuarantineException quarantine) {
             members.put("left_ms", quarantine.left().toMillis());
         }
-        if (kind.equals("Other") && !(cause instanceof AlreadyHeldException)) {
+        if (kind.equals("Other")) {
             thrown.printStackTrace();
         }
         say(Map.of("id", request.id, "error", members));
@@ -167,6 +173,12 @@ public final class Adapter implements LockListener {
         switch (request.op) {
             case "open" -> ok(request, open(request));
             case "acquire" -> acquire(request);
+            case "try" -> slowly(request, () -> {
+                var hold = lock(request).tryAcquire();
+                return hold.isPresent() ? keep(request, hold.get()) : Map.of();
+            });
+            case "info" -> slowly(request, () -> locks.info(request.name).map(Adapter::info)
+                    .orElse(Map.of("holders", List.of(), "waiters", 0)));
             case "check" -> {
                 try {
                     hold(request).check();
@@ -217,13 +229,20 @@ public final class Adapter implements LockListener {
 
     private Map<String, ?> open(Request request) {
         var found = Map.of("drivers", Driver.NAMES, "features", request.mode.equals("independent") ? List.of()
-                : List.of("push", "cancel", "tasks", "leader", "log", "stats", "sentinel", "cluster", "fence", "provider"));
+                : List.of("push", "cancel", "tasks", "leader", "log", "stats", "sentinel", "cluster", "fence", "provider",
+                        "min_hold", "nested", "stubborn"));
         if (request.mode.equals("independent")) {
             return found;
         }
         var builder = Driver.builder(request).listener(this);
         if (request.lease_ms != null) {
             builder.lease(Duration.ofMillis(request.lease_ms));
+        }
+        if (request.prefix != null) {
+            builder.prefix(request.prefix);
+        }
+        if (request.label != null) {
+            builder.label(request.label);
         }
         if (request.waiting_connections > 0) {
             builder.maxQueuedPerLock(request.waiting_connections);
@@ -258,6 +277,9 @@ public final class Adapter implements LockListener {
         if (request.longest_ms != null) {
             lock = lock.maxHold(Duration.ofMillis(request.longest_ms));
         }
+        if (request.min_hold_ms != null) {
+            lock = lock.minHold(Duration.ofMillis(request.min_hold_ms));
+        }
         if (Boolean.FALSE.equals(request.renew)) {
             lock = lock.noRenewal();
         }
@@ -278,10 +300,33 @@ public final class Adapter implements LockListener {
                 error(request, failed, Map.of());
                 return;
             }
-            watch(request.hold, hold);
-            holds.put(request.hold, hold);
-            ok(request, Map.of("token", hold.token(), "remaining_ms", hold.remaining().toMillis(), "owner", hold.owner()));
+            ok(request, keep(request, hold));
         });
+    }
+
+    private Map<String, ?> keep(Request request, Hold hold) {
+        watch(request.hold, hold);
+        holds.put(request.hold, hold);
+        return Map.of("token", hold.token(), "remaining_ms", hold.remaining().toMillis(), "owner", hold.owner());
+    }
+
+    private static Map<String, ?> info(LockInfo info) {
+        var holders = info.holders().stream().map(each ->
+                Map.of("owner", each.owner(), "token", each.token(), "left_ms", each.left().toMillis())).toList();
+        return Map.of("holders", holders, "waiters", info.waiters());
+    }
+
+    /** Asks for what the block holds, in the body of it. */
+    private String nested(Request request) throws InterruptedException {
+        var inner = new Request();
+        inner.name = request.name;
+        inner.kind = request.nested;
+        try {
+            lock(inner).acquire();
+            return "ok";
+        } catch (LockException e) {
+            return KINDS.getOrDefault(e.getClass(), "Other");
+        }
     }
 
     private void watch(String id, Hold hold) {
@@ -303,7 +348,15 @@ public final class Adapter implements LockListener {
                     if (request.hold != null) {
                         watch(request.hold, hold);
                     }
-                    sleep(hold, request.body_ms);
+                    if (request.nested != null) {
+                        found.put("nested", nested(request));
+                    }
+                    if (request.stubborn) {
+                        say(Map.of("event", "begun", "hold", request.hold));
+                        Thread.sleep(request.body_ms);
+                    } else {
+                        sleep(hold, request.body_ms);
+                    }
                     found.put("body", "finished");
                     if (request.raise) {
                         throw new BodyFailure();
