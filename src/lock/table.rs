@@ -1,19 +1,21 @@
 //! The locks of one server.
 //!
 //! The table is the unit of the core, and not the single lock, because owners, deadlines and tokens
-//! span locks. Its steps are spread over files by their callers:
+//! span locks. Its steps are spread over files by their callers. Their calls of each other's methods make
+//! no circle:
 //!
-//! * [`decide`]: a client asks, on a primary. The plain exclusive lock takes a short path, in this file.
+//! * [`decide`]: a client asks, on a primary. The plain exclusive lock takes the short path of [`plain`].
 //! * [`kinds`]: the same for requests and locks of all kinds; [`multi`]: for several locks in one step.
+//! * [`waits`]: who may join a queue, and the answers to those who leave it.
 //! * [`admit`]: grants to waiters when a lock, or a place in it, is free.
-//! * [`ended`]: ends by time or from outside: leases, timeouts, keys that were removed; [`connections`]: connections
+//! * [`ended`]: ends by time or from outside: leases, keys that were removed; [`connections`]: connections
 //!   that closed.
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
 //! * [`outbox`], [`notices`]: the events to publish, in order.
 //! * [`noted`], [`tasks`]: the queues and holds that the pump must examine.
-//! * [`away`]: those who waited when this server stopped deciding, or was to grant nothing any more.
 //! * [`revoke`]: holds whose grants were not delivered yet, and their revocation.
-//! * [`leaving`]: no lock is granted any more, because the module is being unloaded.
+//! * [`leaving`]: no lock is granted any more, because the module is being unloaded or this server stops deciding; [`away`]:
+//!   those who waited then.
 //! * [`describe`]: the data for INFO, FENCE and the tests.
 
 mod admit;
@@ -32,12 +34,14 @@ mod multi;
 mod noted;
 mod notices;
 mod outbox;
+mod plain;
 mod quarantine;
 mod revoke;
 mod state;
 mod tasks;
 mod terms;
 mod undelivered;
+mod waits;
 
 pub use describe::{Description, HoldView, Possession, WaiterView};
 pub use outbox::Notice;

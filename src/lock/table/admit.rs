@@ -2,13 +2,10 @@
 
 use super::context::StepContext;
 use super::state::*;
-use crate::lock::queue::{MultiId, QueueId};
+use crate::lock::queue::QueueId;
 
 /// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
 const LEGACY_GONE_MS: u64 = 2;
-
-/// How many reservations that have lapsed are given up in one step of the pump.
-const LAPSED_A_STEP: usize = if cfg!(test) { 2 } else { 16 };
 
 /// Whether nobody comes in beside `reserved` reservations: never, unless that rule is left out.
 fn are_too_many(reserved: usize) -> bool {
@@ -19,23 +16,6 @@ impl Table {
     /// The outcome of a step for its key.
     pub(super) fn step<R>(&mut self, ctx: &StepContext<'_>, reply: R) -> Step<R> {
         Step { reply, change: self.close(ctx), record: ctx.record }
-    }
-
-    /// Asserts, where assertions are built, that no owner waits at this key that holds the lock there. A lock that has
-    /// just arrived ends all waits, and a lock with many holders may have some whose leases are over.
-    #[inline(always)]
-    pub(super) fn assert_nobody_waits_for_own(&self, lock_key: LockKey<'_>, lock: Option<LockId>) {
-        debug_assert!(self.nobody_waits_for_own(lock_key, lock), "nobody waits for a lock that they hold");
-    }
-
-    fn nobody_waits_for_own(&self, lock_key: LockKey<'_>, lock: Option<LockId>) -> bool {
-        let Some(id) = self.queues.at(lock_key).filter(|_| !sabotage::removes(Rule::Retry)) else {
-            return true;
-        };
-        let is_settled = self.queues.queue(id).is_some_and(|queue| queue.arrived.is_none());
-        let waits = |hold: Hold<'_>| self.queues.of_owner(id, &hold.owner()).is_some();
-        let few = lock.filter(|&lock| is_settled && !self.locks.is_large(lock));
-        few.is_none_or(|lock| !self.locks.holders(lock).any(|(_, hold)| waits(hold)))
     }
 
     /// What becomes of the key after all.
@@ -78,39 +58,6 @@ impl Table {
         }
     }
 
-    /// How the lock is held; `None` if nobody holds it.
-    pub(super) fn held_as(&self, ctx: &StepContext<'_>) -> Option<Mode> {
-        if ctx.legacy.is_some() {
-            return Some(Mode::Exclusive);
-        }
-        self.locks.mode(ctx.lock?)
-    }
-
-    /// This owner's hold.
-    pub(super) fn own<'s>(&'s self, ctx: &StepContext<'_>, owner: &[u8]) -> Option<(LockId, Hold<'s>)> {
-        self.locks.hold_of(ctx.lock?, owner)
-    }
-
-    /// Ends one hold of the lock.
-    pub(super) fn end_one(
-        &mut self,
-        now: Moment,
-        ctx: &mut StepContext<'_>,
-        holder: LockId,
-    ) -> Option<Ended> {
-        let lock = ctx.lock?;
-        ctx.has_ended = true;
-        if !lock.is_list() {
-            return self.locks.end(lock, now);
-        }
-        let (ended, left) = self.locks.remove_holder(lock, holder, now)?;
-        if left == 0 {
-            self.locks.dissolve(lock);
-            ctx.lock = None;
-        }
-        Some(ended)
-    }
-
     /// Ends the holds of the lock whose leases are over. `due` is one that is known to be.
     pub(super) fn end_overs(
         &mut self,
@@ -146,7 +93,7 @@ impl Table {
         holder: LockId,
         fx: &mut Effects,
     ) {
-        if let Some(ended) = self.end_one(now, ctx, holder) {
+        if let Some(ended) = ctx.end_one(&mut self.locks, now, holder) {
             self.stats.expirations += 1;
             self.stats.holds.add(ended.held_ms);
             fx.publish(Event::Expired);
@@ -168,7 +115,7 @@ impl Table {
             return usize::MAX;
         }
         let holders = ctx.lock.map_or(0, |lock| self.locks.holders_of(lock));
-        match (mode, self.held_as(ctx)) {
+        match (mode, ctx.held_as(&self.locks)) {
             (Mode::Exclusive, _) => usize::from(holders == 0),
             (Mode::Shared, None | Some(Mode::Shared)) => self.limits.holders_max.saturating_sub(holders),
             (Mode::Limit(limit), held_as) if held_as.is_none_or(|held_as| held_as == mode) => {
@@ -273,24 +220,6 @@ impl Table {
         self.note_left(Some(queue));
     }
 
-    /// Gives up the reservations at this key that were not asked for again in time.
-    pub(super) fn end_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) {
-        while self.end_first_lapsed(now, lock_key, fx) {}
-    }
-
-    /// Gives up some of them. Returns whether there may be more.
-    pub(super) fn end_some_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
-        (0..LAPSED_A_STEP).all(|_| self.end_first_lapsed(now, lock_key, fx))
-    }
-
-    fn end_first_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
-        let lapsed = self.queues.at(lock_key).and_then(|queue| self.queues.lapsed(queue, now));
-        if let Some(lapsed) = lapsed {
-            self.answer(lapsed, Answer::TimedOut, fx);
-        }
-        lapsed.is_some()
-    }
-
     /// Grants a waiting request, and answers it.
     fn grant_waiter(
         &mut self,
@@ -316,12 +245,6 @@ impl Table {
             fx.answer(id, client, request.granted(ctx.key_ref.lock_key, Vec::new(), token));
         }
         Ok(())
-    }
-
-    /// Counts the locks that were granted to a request that had waited since then.
-    pub(super) fn count_waited(&mut self, now: Moment, since: Moment, locks: u64) {
-        self.stats.contended_grants += locks;
-        self.stats.waits.add(now.ms_since(since));
     }
 
     /// Whether it is the turn of this request: nobody is ahead of it but reservations, and it fits beside them.
@@ -355,36 +278,5 @@ impl Table {
     ) -> Option<usize> {
         let reserved = self.queues.reserved_ahead(queue, waiter, but);
         reserved.filter(|&reserved| !are_too_many(reserved))
-    }
-
-    /// Asks the pump to look at every queue that somebody left whose going may let others in, but for this one.
-    #[inline(always)]
-    pub(super) fn note_left(&mut self, but: Option<QueueId>) {
-        if self.queues.has_left() {
-            self.note_all_left(but);
-        }
-    }
-
-    #[inline(never)]
-    fn note_all_left(&mut self, but: Option<QueueId>) {
-        while let Some(queue) = self.queues.next_left() {
-            if Some(queue) != but {
-                self.note_queue(queue);
-            }
-        }
-    }
-
-    /// Notes that it may be the turn of a request for several locks. Asks the pump to look at all of them, unless the
-    /// request is known to be held up in another queue.
-    fn note_multi(&mut self, id: MultiId, queue: QueueId) {
-        let Some(multi) = self.queues.multi_mut(id) else {
-            return;
-        };
-        if multi.held_up_in.is_none_or(|held_up_in| held_up_in == queue) {
-            multi.held_up_in = None;
-            if let Some(&first_entry) = multi.entries.first() {
-                self.note_request(first_entry);
-            }
-        }
     }
 }

@@ -47,7 +47,9 @@ impl Table {
         let mut ctxs: Vec<StepContext<'_>> = refs.iter().map(|&key_ref| StepContext::new(key_ref)).collect();
         let tokens: Vec<Option<Token>> = ctxs
             .iter()
-            .map(|ctx| self.own(ctx, granted.owner).filter(|_| self.held_as(ctx) == Some(granted.mode)))
+            .map(|ctx| {
+                ctx.own(&self.locks, granted.owner).filter(|_| ctx.held_as(&self.locks) == Some(granted.mode))
+            })
             .map(|own| own.map(|(_, hold)| hold.token()))
             .collect();
         let is_again =
@@ -72,8 +74,9 @@ impl Table {
 
     /// The owner holds the lock in this way already. Returns whether that is so.
     fn apply_again(&mut self, now: Moment, ctx: &StepContext<'_>, granted: &Granted<'_>) -> bool {
-        let held_as = self.held_as(ctx);
-        let Some((holder, hold)) = self.own(ctx, granted.owner).filter(|_| held_as == Some(granted.mode))
+        let held_as = ctx.held_as(&self.locks);
+        let Some((holder, hold)) =
+            ctx.own(&self.locks, granted.owner).filter(|_| held_as == Some(granted.mode))
         else {
             return false;
         };
@@ -121,15 +124,15 @@ impl Table {
         let Some(lock) = ctx.lock else {
             return;
         };
-        if mode != Mode::Exclusive && self.held_as(ctx) == Some(mode) {
+        if mode != Mode::Exclusive && ctx.held_as(&self.locks) == Some(mode) {
             // Its own hold, and one with the same token, which only a broken record can name.
-            let own = self.own(ctx, new.owner).map(|(holder, _)| holder);
+            let own = ctx.own(&self.locks, new.owner).map(|(holder, _)| holder);
             if let Some(own) = own {
-                self.end_one(now, ctx, own);
+                ctx.end_one(&mut self.locks, now, own);
             }
             let same = ctx.lock.and_then(|lock| self.locks.hold_with(lock, new.token));
             if let Some(same) = same.map(|(holder, _)| holder) {
-                self.end_one(now, ctx, same);
+                ctx.end_one(&mut self.locks, now, same);
             }
             self.make_room(now, ctx, mode, fx);
             return;
@@ -153,7 +156,7 @@ impl Table {
         }
         let oldest = self.locks.holders(lock).next().map(|(holder, _)| holder);
         if let Some(oldest) = oldest {
-            self.end_one(now, ctx, oldest);
+            ctx.end_one(&mut self.locks, now, oldest);
             fx.publish(Event::Released);
         }
     }
@@ -167,7 +170,7 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<()> {
         let ctx = StepContext::new(key_ref);
-        let held = self.own(&ctx, release.owner);
+        let held = ctx.own(&self.locks, release.owner);
         let held = held.filter(|(_, hold)| is_of(*hold, release.owner, release.token));
         let held = held.map(|(holder, hold)| (holder, hold.count()));
         if let Some((holder, count)) = held.filter(|(_, count)| *count > 1) {
@@ -180,7 +183,7 @@ impl Table {
     /// A renewal that the primary carried out.
     pub fn apply_renew(&mut self, now: Moment, key_ref: KeyRef<'_>, renewal: &Renewal<'_>) -> Step<()> {
         let ctx = StepContext::new(key_ref);
-        match self.own(&ctx, renewal.owner) {
+        match ctx.own(&self.locks, renewal.owner) {
             Some((holder, hold)) if is_of(hold, renewal.owner, renewal.token) => {
                 self.locks.extend(holder, now, renewal.lease_ms);
                 self.locks.note_shown(holder, renewal.client);
@@ -212,7 +215,7 @@ impl Table {
             return Step::unchanged(());
         }
         ctx.lock.into_iter().for_each(|lock| self.note_arrived(key_ref.lock_key, lock));
-        if let Some(holder) = self.own(&ctx, &saved.owner).map(|(holder, _)| holder) {
+        if let Some(holder) = ctx.own(&self.locks, &saved.owner).map(|(holder, _)| holder) {
             self.locks.set_count(holder, saved.count);
         }
         self.clock.hear(saved.token);
@@ -223,8 +226,8 @@ impl Table {
     /// A hold that stands here already goes on, with another lease, count or binding. Nothing begins, and the key
     /// keeps its time to live, as it does on the primary. Returns whether that is so.
     fn apply_going_on(&mut self, now: Moment, ctx: &StepContext<'_>, mode: Mode, saved: &SavedHold) -> bool {
-        let own = self.own(ctx, &saved.owner).filter(|(_, hold)| hold.token() == saved.token);
-        let Some((holder, _)) = own.filter(|_| self.held_as(ctx) == Some(mode)) else {
+        let own = ctx.own(&self.locks, &saved.owner).filter(|(_, hold)| hold.token() == saved.token);
+        let Some((holder, _)) = own.filter(|_| ctx.held_as(&self.locks) == Some(mode)) else {
             return false;
         };
         if sabotage::removes(Rule::TimeToLive) {
@@ -263,7 +266,7 @@ impl Table {
         event: Event,
         fx: &mut Effects,
     ) -> Step<()> {
-        match held.and_then(|holder| self.end_one(now, &mut ctx, holder)) {
+        match held.and_then(|holder| ctx.end_one(&mut self.locks, now, holder)) {
             Some(_) => {
                 fx.publish(event);
                 travels_on(self.close(&ctx))

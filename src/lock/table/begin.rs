@@ -19,7 +19,7 @@ impl Table {
         debug_assert!(!self.is_closed(), "nothing is granted in a quarantine, nor when the module is to go");
         debug_assert!(
             sabotage::removes(Rule::Retry)
-                || self.own(ctx, new.owner).is_none_or(|(_, hold)| hold.is_over(now)),
+                || ctx.own(&self.locks, new.owner).is_none_or(|(_, hold)| hold.is_over(now)),
             "a grant only ever begins holds"
         );
         let record = self.begin(now, ctx, mode, new)?;
@@ -50,9 +50,9 @@ impl Table {
         mode: Mode,
         new: &NewHold<'_>,
     ) -> Option<Record> {
-        let own = self.own(ctx, new.owner).map(|(holder, _)| holder);
+        let own = ctx.own(&self.locks, new.owner).map(|(holder, _)| holder);
         if let Some(own) = own {
-            self.end_one(now, ctx, own);
+            ctx.end_one(&mut self.locks, now, own);
         }
         if mode == Mode::Exclusive {
             let record = ctx.lock.filter(|&lock| self.locks.get(lock).is_some());
@@ -68,7 +68,7 @@ impl Table {
             return Some(Record::Hold(lock));
         }
         let (holders, is_new) =
-            match ctx.lock.filter(|&lock| self.held_as(ctx) == Some(mode) && lock.is_list()) {
+            match ctx.lock.filter(|&lock| ctx.held_as(&self.locks) == Some(mode) && lock.is_list()) {
                 Some(holders) => (holders, false),
                 None => (self.locks.form(mode), true),
             };

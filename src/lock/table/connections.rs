@@ -30,7 +30,7 @@ impl Table {
     /// it does not cut later what the owner is granted now.
     #[cold]
     pub(super) fn unbind_own(&mut self, ctx: &StepContext<'_>, owner: &[u8]) {
-        let Some(hold) = self.own(ctx, owner).map(|(hold, _)| hold) else {
+        let Some(hold) = ctx.own(&self.locks, owner).map(|(hold, _)| hold) else {
             return;
         };
         if let Some(client) = self.locks.connection_of(hold)

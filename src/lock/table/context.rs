@@ -29,30 +29,6 @@ impl Table {
         self.end_waits_for_arrived(now, key_ref, fx);
         StepContext::new(key_ref)
     }
-
-    /// Ends all waits and reservations at a key where a lock with a live hold has arrived other than by a grant.
-    pub(super) fn end_waits_for_arrived(&mut self, now: Moment, key_ref: KeyRef<'_>, fx: &mut Effects) {
-        // The usual case.
-        if self.queues.waiters() == 0 {
-            return;
-        }
-        let queue = self.queues.at(key_ref.lock_key).and_then(|queue| self.queues.queue_mut(queue));
-        let Some(arrived) = queue.and_then(|queue| queue.arrived.take()) else {
-            return;
-        };
-        let is_live = |(_, hold): (LockId, Hold<'_>)| !hold.is_over(now);
-        if key_ref.existing == Existing::Lock(arrived) && self.locks.holders(arrived).any(is_live) {
-            self.dismiss(key_ref.lock_key, &Answer::Refused(ARRIVED), fx);
-        }
-    }
-
-    /// Notes that this lock came to a key other than by a grant: the pump ends the waits there, if it stays.
-    pub(super) fn note_arrived(&mut self, lock_key: LockKey<'_>, lock: LockId) {
-        if let Some(queue) = self.queues.at(lock_key) {
-            self.queues.set_arrived(queue, lock);
-            self.note_queue(queue);
-        }
-    }
 }
 
 impl<'a> StepContext<'a> {
@@ -110,5 +86,32 @@ impl<'a> StepContext<'a> {
     /// What a reader can see has changed, and the key stays.
     pub(super) const fn touch(&mut self) {
         self.is_touched = true;
+    }
+    /// How the lock is held; `None` if nobody holds it.
+    pub(super) fn held_as(&self, locks: &Locks) -> Option<Mode> {
+        if self.legacy.is_some() {
+            return Some(Mode::Exclusive);
+        }
+        locks.mode(self.lock?)
+    }
+
+    /// This owner's hold.
+    pub(super) fn own<'s>(&self, locks: &'s Locks, owner: &[u8]) -> Option<(LockId, Hold<'s>)> {
+        locks.hold_of(self.lock?, owner)
+    }
+
+    /// Ends one hold of the lock.
+    pub(super) fn end_one(&mut self, locks: &mut Locks, now: Moment, holder: LockId) -> Option<Ended> {
+        let lock = self.lock?;
+        self.has_ended = true;
+        if !lock.is_list() {
+            return locks.end(lock, now);
+        }
+        let (ended, left) = locks.remove_holder(lock, holder, now)?;
+        if left == 0 {
+            locks.dissolve(lock);
+            self.lock = None;
+        }
+        Some(ended)
     }
 }

@@ -1,9 +1,8 @@
 //! A client asks, on a primary: acquire, release, renew. What is not plain goes to [`super::kinds`].
 
 use super::context::StepContext;
+use super::plain::begin_hold;
 use super::state::{Acquired::*, *};
-use crate::lock::deadlock::{self, Scope};
-use crate::lock::queue::QueueId;
 
 impl Table {
     /// LOCK.ACQUIRE.
@@ -201,40 +200,6 @@ impl Table {
             queue.lock = lock;
         }
         if self.would_never_end(now.boot, new, &[]) { Refused(Refusal::Deadlock) } else { wait.reply(new) }
-    }
-
-    /// Whether no more can wait, once the requests that `but` stands for have made room.
-    pub(super) fn is_full(&self, queue: Option<QueueId>, more: usize, but: &[WaiterId]) -> Option<Refusal> {
-        let entries = || but.iter().flat_map(|&older| self.queues.entries(older));
-        let here = entries().filter(|entry| self.queues.waiter(*entry).map(|w| w.queue) == queue).count();
-        let in_queue = queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |queue| queue.len) - here;
-        if in_queue >= self.limits.waiters_per_lock_max {
-            return Some(Refusal::QueueIsFull(self.limits.waiters_per_lock_max));
-        }
-        let all = (self.queues.waiters() - entries().count()).saturating_add(more);
-        (all > self.limits.waiters_max).then_some(Refusal::ServerIsFull(self.limits.waiters_max))
-    }
-
-    /// G11: whether a request that stands in the queue now would wait for itself, once the requests that `but` stands for
-    /// are gone; then it is taken out again.
-    pub(super) fn would_never_end(&mut self, now: Moment, waiter: WaiterId, but: &[WaiterId]) -> bool {
-        if sabotage::removes(Rule::Deadlock) {
-            return false;
-        }
-        let (queues, locks, holders_max) = (&self.queues, &self.locks, self.limits.holders_max);
-        let scope = Scope { queues, locks, now, holders_max, but };
-        let Some(cycle) = deadlock::find(scope, waiter, &mut self.looked) else {
-            return false;
-        };
-        self.queues.leave(waiter);
-        self.stats.deadlocks += 1;
-        self.cycle = cycle;
-        true
-    }
-
-    /// The cycle of waits that the request refused last would have closed.
-    pub fn take_cycle(&mut self) -> Vec<Link> {
-        std::mem::take(&mut self.cycle)
     }
 
     /// LOCK.EXEC: whether a command may run under this token. If not, that is counted, and the newest live token of

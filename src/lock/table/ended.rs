@@ -1,12 +1,9 @@
-//! Something ended by itself or from outside: leases, timeouts, closed connections, keys that went away.
+//! Something ended by itself or from outside: leases, keys that went away.
 
-use super::away::{Away, Dropped};
-use super::context::StepContext;
-use super::noted::{KEPT, note};
-use super::outbox::Notice;
+use super::noted::KEPT;
+use super::outbox::{Detached, Entry, Notice};
 use super::state::*;
 use crate::lock::locks::Due;
-use crate::lock::queue::Queue;
 
 impl Table {
     /// The next moment at which something ends. `leases` is false where this server does not decide.
@@ -92,76 +89,6 @@ impl Table {
         step.unwrap_or(Step::unchanged(()))
     }
 
-    /// This owner asks for something else than its hold here. Ends the hold first, if it is to be revoked.
-    pub(super) fn revoke_own(
-        &mut self,
-        now: Moment,
-        ctx: &mut StepContext<'_>,
-        ask: &Ask<'_>,
-        fx: &mut Effects,
-    ) {
-        let own = self.own(ctx, ask.owner).map(|(holder, hold)| (holder, hold.token()));
-        if let Some((holder, token)) = own
-            && !ask.cannot_confirm
-            && self.is_to_revoke(token, holder)
-        {
-            self.revoke_hold(now, ctx, (token, holder), fx);
-        }
-    }
-
-    /// Ends this hold as a release does.
-    fn revoke_hold(
-        &mut self,
-        now: Moment,
-        ctx: &mut StepContext<'_>,
-        (token, holder): (Token, LockId),
-        fx: &mut Effects,
-    ) {
-        self.note_delivered(token, holder);
-        if self.end_released(now, ctx, holder, fx) {
-            ctx.replicate(Record::Ended(token), fx);
-        }
-    }
-
-    /// Ends this hold, and counts and publishes that as a release. Whether there was one.
-    pub(super) fn end_released(
-        &mut self,
-        now: Moment,
-        ctx: &mut StepContext<'_>,
-        holder: LockId,
-        fx: &mut Effects,
-    ) -> bool {
-        let Some(ended) = self.end_one(now, ctx, holder) else {
-            return false;
-        };
-        self.stats.releases += 1;
-        self.stats.holds.add(ended.held_ms);
-        fx.publish(Event::Released);
-        true
-    }
-
-    /// Ends the hold with this token if it is still to be revoked, and lets in the next waiters.
-    pub fn revoke(
-        &mut self,
-        now: Now,
-        key_ref: KeyRef<'_>,
-        token: Token,
-        admission: Admission<'_>,
-        fx: &mut Effects,
-    ) -> Step<()> {
-        let mut ctx = self.open_step(now.boot, key_ref, fx);
-        let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));
-        let owner = held.map(|(_, hold)| hold.owner().to_vec());
-        self.end_overs(now.boot, &mut ctx, owner.as_deref(), None, fx);
-        let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token)).map(|(holder, _)| holder);
-        if let Some(holder) = held.filter(|&holder| self.is_to_revoke(token, holder)) {
-            self.revoke_hold(now.boot, &mut ctx, (token, holder), fx);
-        }
-        self.forget_gone(key_ref.lock_key, token, held);
-        self.admit_queue(now, &mut ctx, admission, fx);
-        self.step(&ctx, ())
-    }
-
     /// Whether the value of a key stands for this hold.
     #[must_use]
     pub fn stands_for(&self, existing: Existing, hold: LockId) -> bool {
@@ -179,31 +106,6 @@ impl Table {
             self.locks.postpone(id, postponed_until);
         } else {
             self.break_hold(now, id, false);
-        }
-    }
-
-    /// A request has waited long enough (G7).
-    pub fn time_out(&mut self, waiter: WaiterId, fx: &mut Effects) {
-        let is_told = self.queues.waiter(waiter).is_some_and(|waiter| waiter.request.client.is_some());
-        self.stats.timeouts += u64::from(is_told);
-        self.answer(waiter, Answer::TimedOut, fx);
-        self.note_left(None);
-    }
-
-    /// The connection of a waiting request is gone, or was answered by the server itself (G8).
-    pub fn leave(&mut self, waiter: WaiterId) {
-        if self.queues.leave(waiter).is_none() {
-            self.leave_from_away(waiter);
-        }
-        self.note_left(None);
-    }
-
-    /// Asks the pump to tell readers how long this hold lasts.
-    pub(super) fn replicate_again(&mut self, hold: LockId) {
-        let lock_key = self.locks.get(hold).and_then(|lock| lock.lock_key());
-        if let Some((lock_key, hold)) = lock_key.zip(self.locks.hold(hold)) {
-            let task = Task::ReplicateAgain(lock_key, hold.token());
-            self.note_task(task);
         }
     }
 
@@ -289,19 +191,6 @@ impl Table {
         }
     }
 
-    /// Any waiter may be next.
-    pub fn note_everything(&mut self) {
-        self.note_all(|_| true, |_| ());
-    }
-
-    /// Notes all queues in these databases, each changed so.
-    fn note_all(&mut self, is_concerned: impl Fn(u32) -> bool, change: impl Fn(&mut Queue)) {
-        for (id, queue) in self.queues.queues_mut().filter(|(_, queue)| is_concerned(queue.lock_key.db)) {
-            change(queue);
-            note(&mut self.noted, id, queue);
-        }
-    }
-
     /// Live holds of ours are about to be ended from outside: counts that and has it published, once for the lock.
     fn count_broken(&mut self, id: LockId, holds: u64) {
         if let Some(lock_key) = self.locks.first_key(id) {
@@ -348,62 +237,6 @@ impl Table {
         self.locks.postpone(id, at);
     }
 
-    /// Answers everybody who waits at this key with the same.
-    pub fn dismiss(&mut self, lock_key: LockKey<'_>, answer: &Answer, fx: &mut Effects) {
-        while let Some(waiter) = self.queues.at(lock_key).and_then(|queue| self.queues.head(queue)) {
-            self.answer(waiter, answer.clone(), fx);
-        }
-        // A request for several has left other queues too.
-        self.note_left(None);
-    }
-
-    /// Ends all waits, and drops what the pump was to look at: this server decides nothing from here on.
-    pub fn stop_deciding(&mut self) {
-        let mut tasks = std::mem::take(&mut self.untold);
-        tasks.append(&mut self.to_revoke);
-        // What began here and stays is delivered: it is the new primary's to keep or to end.
-        self.undelivered = Default::default();
-        let dropped = (std::mem::take(&mut self.noted), tasks, std::mem::take(&mut self.put_off));
-        self.set_aside(Answer::Demoted, dropped);
-    }
-
-    /// Sets aside all waiters, to be told `answer` some at a time. Nobody waits from here on.
-    pub(super) fn set_aside(&mut self, answer: Answer, dropped: Dropped) {
-        let next = self.queues.successor();
-        let queues = std::mem::replace(&mut self.queues, next);
-        let away = Away::new(queues, answer, dropped);
-        if !away.is_empty() {
-            self.away.push_back(away);
-        }
-    }
-
-    /// Whether anybody is left that was set aside.
-    #[must_use]
-    pub fn has_away(&self) -> bool {
-        !self.away.is_empty()
-    }
-
-    /// Answers the next of those who were set aside, first come first in each queue. `false`: nobody is left.
-    pub fn send_away(&mut self, fx: &mut Effects) -> bool {
-        let Some(away) = self.away.front_mut() else {
-            return false;
-        };
-        away.send_one(fx);
-        if away.is_empty() {
-            self.away.pop_front();
-        }
-        self.has_away()
-    }
-
-    /// Removes a waiter that leaves while it is set aside.
-    #[cold]
-    pub(super) fn leave_from_away(&mut self, waiter: WaiterId) {
-        for away in &mut self.away {
-            away.take(waiter);
-        }
-        self.away.retain(|away| !away.is_empty());
-    }
-
     /// The keys that somebody waits for, from this place on: `most` of them at most. `place` becomes where to go on, 0
     /// behind the last one. It does not look at what stands before that place.
     pub fn keys_waited_for(&self, place: &mut usize, most: usize) -> Vec<LockKey<'_>> {
@@ -418,11 +251,20 @@ impl Table {
         }
         lock_keys
     }
+
+    /// Takes a lock out of use that very many hold: the pump lets them go, a few at a time.
+    pub(super) fn detach(&mut self, now: Moment, id: LockId, lock_key: LockKeyBuf, is_ours: bool) {
+        let token = self.locks.holders(id).next().map(|(_, hold)| hold.token());
+        self.locks.detach(id);
+        let detached = Detached { lock_key, then: now, is_ours, expired: 0, broken: 0, token };
+        self.outbox.entries.push_back(Entry::Detached(Box::new(detached)));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::queue::Queue;
     use crate::lock::tests::legacy::ask;
 
     #[test]

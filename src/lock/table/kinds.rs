@@ -34,7 +34,7 @@ impl Table {
             return self.step(&ctx, reply);
         }
         self.end_overs(now.boot, &mut ctx, Some(ask.owner), None, fx);
-        if self.held_as(&ctx) != Some(ask.mode) {
+        if ctx.held_as(&self.locks) != Some(ask.mode) {
             self.revoke_own(now.boot, &mut ctx, ask, fx);
         }
         self.admit_queue(now, &mut ctx, admission, fx);
@@ -54,7 +54,7 @@ impl Table {
         ask: &Ask<'_>,
         fx: &mut Effects,
     ) -> Acquired {
-        let held_as = self.held_as(ctx);
+        let held_as = ctx.held_as(&self.locks);
         if held_as.is_none() && ctx.key_ref.existing == Existing::Other {
             return Refused(Refusal::WrongType);
         }
@@ -62,7 +62,7 @@ impl Table {
         if let Some(other) = self.other_kind(ctx, ask.mode) {
             return Refused(Refusal::OtherKind(other));
         }
-        let own = self.own(ctx, ask.owner).filter(|_| !sabotage::removes(Rule::Retry));
+        let own = ctx.own(&self.locks, ask.owner).filter(|_| !sabotage::removes(Rule::Retry));
         if let Some((holder, hold)) = own {
             let count = hold.count();
             return match (held_as, ask.mode) {
@@ -108,7 +108,7 @@ impl Table {
         }
         let queue = self.queues.at(ctx.key_ref.lock_key).and_then(|queue| self.queues.queue(queue));
         let in_queue = queue.map(|queue| queue.mode);
-        self.held_as(ctx).into_iter().chain(in_queue).find(|other| !other.agrees_with(mode))
+        ctx.held_as(&self.locks).into_iter().chain(in_queue).find(|other| !other.agrees_with(mode))
     }
 
     /// The lock is there to be taken.
@@ -201,7 +201,7 @@ impl Table {
         };
         ctx.lock = Some(holders);
         ctx.touch();
-        let Some((holder, hold)) = self.own(ctx, ask.owner) else {
+        let Some((holder, hold)) = ctx.own(&self.locks, ask.owner) else {
             return Busy;
         };
         let (token, was) = (hold.token(), hold.binding());
@@ -277,15 +277,6 @@ impl Table {
         wait.reply(new)
     }
 
-    /// Notes which lock the queue at this key waits for.
-    pub(super) fn set_lock_of_queue(&mut self, ctx: &StepContext<'_>) {
-        if let Some(queue) =
-            self.queues.at(ctx.key_ref.lock_key).and_then(|queue| self.queues.queue_mut(queue))
-        {
-            queue.lock = ctx.lock;
-        }
-    }
-
     /// LOCK.RELEASE, of any kind.
     pub(super) fn release_any(
         &mut self,
@@ -332,7 +323,7 @@ impl Table {
         owner: &[u8],
         token: Option<Token>,
     ) -> Option<(LockId, u32)> {
-        let (holder, hold) = self.own(ctx, owner)?;
+        let (holder, hold) = ctx.own(&self.locks, owner)?;
         let is_meant = !hold.is_over(now) && token.is_none_or(|token| token == hold.token());
         is_meant.then(|| (holder, hold.count()))
     }
@@ -358,10 +349,11 @@ impl Table {
             return Step { reply: Ok(true), change, record };
         }
         self.end_overs(now.boot, &mut ctx, Some(renewal.owner), None, fx);
-        let own = self.own(&ctx, renewal.owner);
+        let own = ctx.own(&self.locks, renewal.owner);
         let own = own.filter(|(_, hold)| renewal.token.is_none_or(|token| token == hold.token()));
         let own = own.map(|(holder, hold)| (holder, hold.binding()));
-        let several = self.held_as(&ctx).filter(|&mode| renewal.raise.is_some() && mode != Mode::Exclusive);
+        let several =
+            ctx.held_as(&self.locks).filter(|&mode| renewal.raise.is_some() && mode != Mode::Exclusive);
         let reply = match several.filter(|_| own.is_some()) {
             Some(mode) => Err(Refusal::Several(mode)),
             None => Ok(own.is_some()),

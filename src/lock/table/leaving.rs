@@ -1,8 +1,9 @@
 //! The way out: no lock is granted any more, so that the module can go when the last one is over.
 //!
 //! A holder may renew and release its lock, and ask for it again after a lost reply. Nobody waits: a wait could not
-//! end with a grant.
+//! end with a grant. Those who waited are set aside, as they are when this server stops deciding.
 
+use super::away::{Away, Dropped};
 use super::state::*;
 
 impl Table {
@@ -18,7 +19,7 @@ impl Table {
 
     /// Ends all waits. The pump tells the waiters `answer` by [`Self::send_away`], and reservations are dropped.
     pub fn turn_away(&mut self, answer: Answer) {
-        if self.waiters() > 0 {
+        if self.queues.waiters() > 0 {
             self.set_aside(answer, Default::default());
         }
     }
@@ -47,6 +48,53 @@ impl Table {
     /// Whether the requests in the queue have to wait, whatever is free.
     pub(super) const fn is_closed(&self) -> bool {
         self.quarantine.is_some() || self.is_leaving
+    }
+
+    /// Ends all waits, and drops what the pump was to look at: this server decides nothing from here on.
+    pub fn stop_deciding(&mut self) {
+        let mut tasks = std::mem::take(&mut self.untold);
+        tasks.append(&mut self.to_revoke);
+        // What began here and stays is delivered: it is the new primary's to keep or to end.
+        self.undelivered = Default::default();
+        let dropped = (std::mem::take(&mut self.noted), tasks, std::mem::take(&mut self.put_off));
+        self.set_aside(Answer::Demoted, dropped);
+    }
+
+    /// Sets aside all waiters, to be told `answer` some at a time. Nobody waits from here on.
+    pub(super) fn set_aside(&mut self, answer: Answer, dropped: Dropped) {
+        let next = self.queues.successor();
+        let queues = std::mem::replace(&mut self.queues, next);
+        let away = Away::new(queues, answer, dropped);
+        if !away.is_empty() {
+            self.away.push_back(away);
+        }
+    }
+
+    /// Whether anybody is left that was set aside.
+    #[must_use]
+    pub fn has_away(&self) -> bool {
+        !self.away.is_empty()
+    }
+
+    /// Answers the next of those who were set aside, first come first in each queue. `false`: nobody is left.
+    pub fn send_away(&mut self, fx: &mut Effects) -> bool {
+        let Some(away) = self.away.front_mut() else {
+            return false;
+        };
+        away.send_one(fx);
+        if away.is_empty() {
+            self.away.pop_front();
+        }
+        self.has_away()
+    }
+
+    /// Removes a waiter that leaves while it is set aside.
+    #[cold]
+    pub(super) fn leave_from_away(&mut self, waiter: WaiterId) {
+        for away in &mut self.away {
+            away.take(waiter);
+        }
+        self.away.retain(|away| !away.is_empty());
     }
 }
 

@@ -70,8 +70,9 @@ impl Table {
         ask: &Ask<'_>,
         fx: &mut [Effects],
     ) -> Acquired {
-        let is_other =
-            |ctx: &StepContext<'_>| self.held_as(ctx).is_none() && ctx.key_ref.existing == Existing::Other;
+        let is_other = |ctx: &StepContext<'_>| {
+            ctx.held_as(&self.locks).is_none() && ctx.key_ref.existing == Existing::Other
+        };
         if ctxs.iter().any(is_other) {
             return Refused(Refusal::WrongType);
         }
@@ -79,7 +80,7 @@ impl Table {
         if let Some(other) = ctxs.iter().find_map(|ctx| self.other_kind(ctx, ask.mode)) {
             return Refused(Refusal::OtherKind(other));
         }
-        let is_own = |ctx: &StepContext<'_>| self.own(ctx, ask.owner).is_some();
+        let is_own = |ctx: &StepContext<'_>| ctx.own(&self.locks, ask.owner).is_some();
         if held.is_none()
             && let Some(key) = ctxs.iter().position(is_own)
         {
@@ -115,7 +116,7 @@ impl Table {
     /// The token under which this owner holds all of these locks in this way.
     fn holds_all(&self, ctxs: &[StepContext<'_>], owner: &[u8], mode: Mode) -> Option<Token> {
         let mut tokens = ctxs.iter().map(|ctx| {
-            let own = self.own(ctx, owner).filter(|_| self.held_as(ctx) == Some(mode));
+            let own = ctx.own(&self.locks, owner).filter(|_| ctx.held_as(&self.locks) == Some(mode));
             own.map(|(_, hold)| hold.token())
         });
         let first = tokens.next()??;
@@ -134,7 +135,7 @@ impl Table {
         // Leases that stand still from here on, on this connection.
         let mut standing = Vec::new();
         for ctx in &mut *ctxs {
-            let Some((holder, hold)) = self.own(ctx, ask.owner) else {
+            let Some((holder, hold)) = ctx.own(&self.locks, ask.owner) else {
                 continue;
             };
             let is_longer = hold.ends_before(now.boot, ask.lease_ms);
@@ -155,7 +156,7 @@ impl Table {
         }
         for (ctx, fx) in ctxs.iter_mut().zip(fx) {
             if let Some((holder, _)) =
-                self.own(ctx, ask.owner).filter(|(holder, _)| standing.contains(holder))
+                ctx.own(&self.locks, ask.owner).filter(|(holder, _)| standing.contains(holder))
             {
                 ctx.replicate(self.record_of(ctx, holder), fx);
             }

@@ -93,14 +93,6 @@ impl Table {
         Some(None)
     }
 
-    /// Takes a lock out of use that very many hold: the pump lets them go, a few at a time.
-    pub(super) fn detach(&mut self, now: Moment, id: LockId, lock_key: LockKeyBuf, is_ours: bool) {
-        let token = self.locks.holders(id).next().map(|(_, hold)| hold.token());
-        self.locks.detach(id);
-        let detached = Detached { lock_key, then: now, is_ours, expired: 0, broken: 0, token };
-        self.outbox.entries.push_back(Entry::Detached(Box::new(detached)));
-    }
-
     /// These databases (all, if `None`) are being emptied: no hold in them is left from here on, and the waiters there
     /// are next. The server frees the values later, perhaps on a thread of its own, and whatever number comes with one
     /// finds nothing. `is_ours` says that this server decides, and so counts and publishes what is broken by that.

@@ -8,6 +8,7 @@
 //! What is kept here belongs to one hold, by its token and its record. A hold that comes to the same key by a payload, a
 //! slot or a file is another one, and delivered, as are all of which nothing is kept.
 
+use super::context::StepContext;
 use super::state::*;
 use super::undelivered::Fate;
 
@@ -127,5 +128,75 @@ impl Table {
     #[cfg(test)]
     pub fn undelivered(&self) -> usize {
         self.undelivered.0.len()
+    }
+
+    /// This owner asks for something else than its hold here. Ends the hold first, if it is to be revoked.
+    pub(super) fn revoke_own(
+        &mut self,
+        now: Moment,
+        ctx: &mut StepContext<'_>,
+        ask: &Ask<'_>,
+        fx: &mut Effects,
+    ) {
+        let own = ctx.own(&self.locks, ask.owner).map(|(holder, hold)| (holder, hold.token()));
+        if let Some((holder, token)) = own
+            && !ask.cannot_confirm
+            && self.is_to_revoke(token, holder)
+        {
+            self.revoke_hold(now, ctx, (token, holder), fx);
+        }
+    }
+
+    /// Ends this hold as a release does.
+    pub(super) fn revoke_hold(
+        &mut self,
+        now: Moment,
+        ctx: &mut StepContext<'_>,
+        (token, holder): (Token, LockId),
+        fx: &mut Effects,
+    ) {
+        self.note_delivered(token, holder);
+        if self.end_released(now, ctx, holder, fx) {
+            ctx.replicate(Record::Ended(token), fx);
+        }
+    }
+
+    /// Ends this hold, and counts and publishes that as a release. Whether there was one.
+    pub(super) fn end_released(
+        &mut self,
+        now: Moment,
+        ctx: &mut StepContext<'_>,
+        holder: LockId,
+        fx: &mut Effects,
+    ) -> bool {
+        let Some(ended) = ctx.end_one(&mut self.locks, now, holder) else {
+            return false;
+        };
+        self.stats.releases += 1;
+        self.stats.holds.add(ended.held_ms);
+        fx.publish(Event::Released);
+        true
+    }
+
+    /// Ends the hold with this token if it is still to be revoked, and lets in the next waiters.
+    pub fn revoke(
+        &mut self,
+        now: Now,
+        key_ref: KeyRef<'_>,
+        token: Token,
+        admission: Admission<'_>,
+        fx: &mut Effects,
+    ) -> Step<()> {
+        let mut ctx = self.open_step(now.boot, key_ref, fx);
+        let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));
+        let owner = held.map(|(_, hold)| hold.owner().to_vec());
+        self.end_overs(now.boot, &mut ctx, owner.as_deref(), None, fx);
+        let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token)).map(|(holder, _)| holder);
+        if let Some(holder) = held.filter(|&holder| self.is_to_revoke(token, holder)) {
+            self.revoke_hold(now.boot, &mut ctx, (token, holder), fx);
+        }
+        self.forget_gone(key_ref.lock_key, token, held);
+        self.admit_queue(now, &mut ctx, admission, fx);
+        self.step(&ctx, ())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::noted::{LOOKED_AT_ONCE, Noted, next_of, note};
 use super::state::*;
-use crate::lock::queue::{Multi, QueueId};
+use crate::lock::queue::{Multi, MultiId, Queue, QueueId};
 
 impl Table {
     /// Asks the pump to look at a key, if somebody waits there.
@@ -148,6 +148,67 @@ impl Table {
                 None => Task::AskAgain,
             },
         })
+    }
+
+    /// Asks the pump to look at every queue that somebody left whose going may let others in, but for this one.
+    #[inline(always)]
+    pub(super) fn note_left(&mut self, but: Option<QueueId>) {
+        if self.queues.has_left() {
+            self.note_all_left(but);
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn note_all_left(&mut self, but: Option<QueueId>) {
+        while let Some(queue) = self.queues.next_left() {
+            if Some(queue) != but {
+                self.note_queue(queue);
+            }
+        }
+    }
+
+    /// Notes that it may be the turn of a request for several locks. Asks the pump to look at all of them, unless the
+    /// request is known to be held up in another queue.
+    pub(super) fn note_multi(&mut self, id: MultiId, queue: QueueId) {
+        let Some(multi) = self.queues.multi_mut(id) else {
+            return;
+        };
+        if multi.held_up_in.is_none_or(|held_up_in| held_up_in == queue) {
+            multi.held_up_in = None;
+            if let Some(&first_entry) = multi.entries.first() {
+                self.note_request(first_entry);
+            }
+        }
+    }
+
+    /// Any waiter may be next.
+    pub fn note_everything(&mut self) {
+        self.note_all(|_| true, |_| ());
+    }
+
+    /// Notes all queues in these databases, each changed so.
+    pub(super) fn note_all(&mut self, is_concerned: impl Fn(u32) -> bool, change: impl Fn(&mut Queue)) {
+        for (id, queue) in self.queues.queues_mut().filter(|(_, queue)| is_concerned(queue.lock_key.db)) {
+            change(queue);
+            note(&mut self.noted, id, queue);
+        }
+    }
+
+    /// Asks the pump to tell readers how long this hold lasts.
+    pub(super) fn replicate_again(&mut self, hold: LockId) {
+        let lock_key = self.locks.get(hold).and_then(|lock| lock.lock_key());
+        if let Some((lock_key, hold)) = lock_key.zip(self.locks.hold(hold)) {
+            let task = Task::ReplicateAgain(lock_key, hold.token());
+            self.note_task(task);
+        }
+    }
+
+    /// Notes that this lock came to a key other than by a grant: the pump ends the waits there, if it stays.
+    pub(super) fn note_arrived(&mut self, lock_key: LockKey<'_>, lock: LockId) {
+        if let Some(queue) = self.queues.at(lock_key) {
+            self.queues.set_arrived(queue, lock);
+            self.note_queue(queue);
+        }
     }
 }
 

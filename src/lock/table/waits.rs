@@ -1,0 +1,175 @@
+//! How waits begin and end: who may join a queue, and how those are answered who leave it.
+
+use super::context::StepContext;
+use super::state::*;
+use crate::lock::deadlock::{self, Scope};
+use crate::lock::queue::QueueId;
+
+/// How many reservations that have lapsed are given up in one step of the pump.
+const LAPSED_A_STEP: usize = if cfg!(test) { 2 } else { 16 };
+
+impl Table {
+    /// Whether no more can wait, once the requests that `but` stands for have made room.
+    pub(super) fn is_full(&self, queue: Option<QueueId>, more: usize, but: &[WaiterId]) -> Option<Refusal> {
+        let entries = || but.iter().flat_map(|&older| self.queues.entries(older));
+        let here = entries().filter(|entry| self.queues.waiter(*entry).map(|w| w.queue) == queue).count();
+        let in_queue = queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |queue| queue.len) - here;
+        if in_queue >= self.limits.waiters_per_lock_max {
+            return Some(Refusal::QueueIsFull(self.limits.waiters_per_lock_max));
+        }
+        let all = (self.queues.waiters() - entries().count()).saturating_add(more);
+        (all > self.limits.waiters_max).then_some(Refusal::ServerIsFull(self.limits.waiters_max))
+    }
+
+    /// G11: whether a request that stands in the queue now would wait for itself, once the requests that `but` stands for
+    /// are gone; then it is taken out again.
+    pub(super) fn would_never_end(&mut self, now: Moment, waiter: WaiterId, but: &[WaiterId]) -> bool {
+        if sabotage::removes(Rule::Deadlock) {
+            return false;
+        }
+        let (queues, locks, holders_max) = (&self.queues, &self.locks, self.limits.holders_max);
+        let scope = Scope { queues, locks, now, holders_max, but };
+        let Some(cycle) = deadlock::find(scope, waiter, &mut self.looked) else {
+            return false;
+        };
+        self.queues.leave(waiter);
+        self.stats.deadlocks += 1;
+        self.cycle = cycle;
+        true
+    }
+
+    /// The cycle of waits that the request refused last would have closed.
+    pub fn take_cycle(&mut self) -> Vec<Link> {
+        std::mem::take(&mut self.cycle)
+    }
+
+    /// Notes which lock the queue at this key waits for.
+    pub(super) fn set_lock_of_queue(&mut self, ctx: &StepContext<'_>) {
+        if let Some(queue) =
+            self.queues.at(ctx.key_ref.lock_key).and_then(|queue| self.queues.queue_mut(queue))
+        {
+            queue.lock = ctx.lock;
+        }
+    }
+
+    /// Asserts, where assertions are built, that no owner waits at this key that holds the lock there. A lock that has
+    /// just arrived ends all waits, and a lock with many holders may have some whose leases are over.
+    #[inline(always)]
+    pub(super) fn assert_nobody_waits_for_own(&self, lock_key: LockKey<'_>, lock: Option<LockId>) {
+        debug_assert!(self.nobody_waits_for_own(lock_key, lock), "nobody waits for a lock that they hold");
+    }
+
+    pub(super) fn nobody_waits_for_own(&self, lock_key: LockKey<'_>, lock: Option<LockId>) -> bool {
+        let Some(id) = self.queues.at(lock_key).filter(|_| !sabotage::removes(Rule::Retry)) else {
+            return true;
+        };
+        let is_settled = self.queues.queue(id).is_some_and(|queue| queue.arrived.is_none());
+        let waits = |hold: Hold<'_>| self.queues.of_owner(id, &hold.owner()).is_some();
+        let few = lock.filter(|&lock| is_settled && !self.locks.is_large(lock));
+        few.is_none_or(|lock| !self.locks.holders(lock).any(|(_, hold)| waits(hold)))
+    }
+
+    /// Whether a waiter may be granted the lock here now. One that may not any more is told so and leaves; if nobody
+    /// may now, the pump looks again.
+    #[inline]
+    pub(super) fn admit(
+        &mut self,
+        waiter: WaiterId,
+        candidate: Candidate<'_>,
+        admission: Admission<'_>,
+        fx: &mut Effects,
+    ) -> Decision {
+        let decision = admission(candidate);
+        match decision {
+            Decision::Granted => {}
+            Decision::Refused(reason) => self.answer(waiter, Answer::Refused(reason), fx),
+            Decision::NotNow => self.note(candidate.lock_key),
+        }
+        decision
+    }
+
+    /// Takes a request out of its queue and answers it, unless nobody waits for the answer.
+    pub(super) fn answer(&mut self, waiter: WaiterId, answer: Answer, fx: &mut Effects) {
+        let first_entry = self.queues.first_entry(waiter);
+        if let Some(client) = self.queues.leave(waiter).and_then(|left| left.request.client) {
+            fx.answer(first_entry, client, answer);
+        }
+    }
+
+    /// A request has waited long enough (G7).
+    pub fn time_out(&mut self, waiter: WaiterId, fx: &mut Effects) {
+        let is_told = self.queues.waiter(waiter).is_some_and(|waiter| waiter.request.client.is_some());
+        self.stats.timeouts += u64::from(is_told);
+        self.answer(waiter, Answer::TimedOut, fx);
+        self.note_left(None);
+    }
+
+    /// The connection of a waiting request is gone, or was answered by the server itself (G8).
+    pub fn leave(&mut self, waiter: WaiterId) {
+        if self.queues.leave(waiter).is_none() {
+            self.leave_from_away(waiter);
+        }
+        self.note_left(None);
+    }
+
+    /// Answers everybody who waits at this key with the same.
+    pub fn dismiss(&mut self, lock_key: LockKey<'_>, answer: &Answer, fx: &mut Effects) {
+        while let Some(waiter) = self.queues.at(lock_key).and_then(|queue| self.queues.head(queue)) {
+            self.answer(waiter, answer.clone(), fx);
+        }
+        // A request for several has left other queues too.
+        self.note_left(None);
+    }
+
+    /// A value of another type stands where these wait: it stays, and they are told what a request that comes later is
+    /// told (CONTRACT 5). Returns whether it is so. Nothing is written, so nobody need admit them.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn dismiss_from_other(&mut self, key_ref: KeyRef<'_>, fx: &mut Effects) -> bool {
+        let is_other = key_ref.existing == Existing::Other && !sabotage::removes(Rule::WrittenOver);
+        if is_other {
+            self.dismiss(key_ref.lock_key, &Answer::Refused(WRONG_TYPE), fx);
+        }
+        is_other
+    }
+
+    /// Ends all waits and reservations at a key where a lock with a live hold has arrived other than by a grant.
+    pub(super) fn end_waits_for_arrived(&mut self, now: Moment, key_ref: KeyRef<'_>, fx: &mut Effects) {
+        // The usual case.
+        if self.queues.waiters() == 0 {
+            return;
+        }
+        let queue = self.queues.at(key_ref.lock_key).and_then(|queue| self.queues.queue_mut(queue));
+        let Some(arrived) = queue.and_then(|queue| queue.arrived.take()) else {
+            return;
+        };
+        let is_live = |(_, hold): (LockId, Hold<'_>)| !hold.is_over(now);
+        if key_ref.existing == Existing::Lock(arrived) && self.locks.holders(arrived).any(is_live) {
+            self.dismiss(key_ref.lock_key, &Answer::Refused(ARRIVED), fx);
+        }
+    }
+
+    /// Gives up the reservations at this key that were not asked for again in time.
+    pub(super) fn end_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) {
+        while self.end_first_lapsed(now, lock_key, fx) {}
+    }
+
+    /// Gives up some of them. Returns whether there may be more.
+    pub(super) fn end_some_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
+        (0..LAPSED_A_STEP).all(|_| self.end_first_lapsed(now, lock_key, fx))
+    }
+
+    pub(super) fn end_first_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
+        let lapsed = self.queues.at(lock_key).and_then(|queue| self.queues.lapsed(queue, now));
+        if let Some(lapsed) = lapsed {
+            self.answer(lapsed, Answer::TimedOut, fx);
+        }
+        lapsed.is_some()
+    }
+
+    /// Counts the locks that were granted to a request that had waited since then.
+    pub(super) fn count_waited(&mut self, now: Moment, since: Moment, locks: u64) {
+        self.stats.contended_grants += locks;
+        self.stats.waits.add(now.ms_since(since));
+    }
+}
