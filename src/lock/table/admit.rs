@@ -1,8 +1,12 @@
 //! How waiters are let in: the queue at a key, and the lock that they wait for.
 
 use super::context::StepContext;
-use super::state::*;
+use super::state::{Table, are_enough};
+use super::terms::{Admission, Decision, NO_TOKENS, TOO_MANY_LOCKS, candidate};
+use crate::lock::effect::{Answer, Change, Effects, Event, Existing, LockId, Record, Step, WaiterId};
 use crate::lock::queue::QueueId;
+use crate::lock::types::{Mode, Moment, Now};
+use crate::sabotage::{self, Rule};
 
 /// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
 const LEGACY_GONE_MS: u64 = 2;

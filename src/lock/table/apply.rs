@@ -6,9 +6,14 @@
 
 use super::context::StepContext;
 use super::decide::is_of;
-use super::state::*;
+use super::state::Table;
+use super::terms::{Granted, KeyRef, Release, Renewal};
 use crate::lock::codec::{SavedHold, SavedLock};
-use crate::lock::types::OwnerBuf;
+use crate::lock::effect::{Change, Effects, Event, Existing, LockId, Record, Step};
+use crate::lock::locks::{Hold, NewHold};
+use crate::lock::token::Travel;
+use crate::lock::types::{LockKey, Mode, Moment, OwnerBuf, Token};
+use crate::sabotage::{self, Rule};
 
 impl Table {
     /// A request that the primary granted, word for word.

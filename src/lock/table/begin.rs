@@ -1,7 +1,11 @@
 //! How a hold begins, and how its token is raised.
 
 use super::context::StepContext;
-use super::state::*;
+use super::state::Table;
+use crate::lock::effect::{Existing, LockId, Record};
+use crate::lock::locks::NewHold;
+use crate::lock::types::{Mode, Moment, Token};
+use crate::sabotage::{self, Rule};
 
 impl Table {
     /// Begins a hold by this server's own decision. `None`: there are too many locks. `is_told_later`: its owner waited, and

@@ -2,8 +2,11 @@
 
 use super::closed::Closed;
 use super::context::StepContext;
-use super::state::*;
+use super::state::Table;
+use crate::lock::effect::LockId;
 use crate::lock::lowered;
+use crate::lock::types::{ClientId, LockKeyBuf, Moment};
+use crate::sabotage::{self, Rule};
 
 /// How many holds of a connection are unbound at once when it closes.
 const UNBOUND_MAX: usize = 32;
@@ -135,9 +138,13 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::terms::{Decision, KeyRef};
     use super::*;
+    use crate::lock::effect::{Effects, Existing};
+    use crate::lock::locks::NewHold;
     use crate::lock::tests::legacy::ask;
     use crate::lock::tests::visits;
+    use crate::lock::types::{Binding, LockKey, Mode, Now};
 
     const NOW: Moment = Moment(9_000_000);
     const CUT: Binding = Binding { ephemeral_ms: Some(5), is_keepalive: false, is_running: false };

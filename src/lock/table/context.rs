@@ -1,6 +1,10 @@
 //! What a step of the table knows and does at one key.
 
-use super::state::*;
+use super::state::Table;
+use super::terms::KeyRef;
+use crate::lock::effect::{Effects, Existing, Legacy, LockId, Record};
+use crate::lock::locks::{Ended, Hold, Locks};
+use crate::lock::types::{Mode, Moment};
 
 /// A key while a step works on it.
 pub(super) struct StepContext<'a> {

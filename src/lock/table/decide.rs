@@ -2,7 +2,15 @@
 
 use super::context::StepContext;
 use super::plain::begin_hold;
-use super::state::{Acquired::*, *};
+use super::state::Table;
+use super::terms::Acquired::{Busy, Granted, Refused};
+use super::terms::{Acquired, Admission, Ask, KeyRef, Refusal, Release, Renewal, Wait};
+use crate::lock::effect::{Answer, Change, Effects, Event, Existing, LockId, Record, Step};
+use crate::lock::locks::{Hold, NewHold};
+use crate::lock::queue::Request;
+use crate::lock::token::Travel;
+use crate::lock::types::{Binding, LockKey, Moment, Now, Token};
+use crate::sabotage::{self, Rule};
 
 impl Table {
     /// LOCK.ACQUIRE.
@@ -324,8 +332,10 @@ pub(super) fn is_of(hold: Hold<'_>, owner: &[u8], token: Option<Token>) -> bool 
 
 #[cfg(test)]
 mod tests {
+    use super::super::terms::Decision;
     use super::*;
     use crate::lock::tests::legacy::ask;
+    use crate::lock::types::Mode;
 
     #[test]
     fn a_fenced_command_is_counted_and_told_the_live_token() {

@@ -1,8 +1,13 @@
 //! What FENCE, INFO and the tests want to know. Nothing here changes anything.
 
 use super::away::Away;
-use super::state::*;
+use super::noted::Noted;
+use super::state::Table;
+use crate::lock::effect::{Existing, LockId, Task};
 use crate::lock::locks::OwnerText;
+use crate::lock::stats::Stats;
+use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, Token};
+use crate::sabotage::{self, Rule};
 
 /// A hold as INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -2,8 +2,12 @@
 
 use super::noted::KEPT;
 use super::outbox::{Detached, Entry, Notice};
-use super::state::*;
+use super::state::Table;
+use super::terms::{Admission, KeyRef};
+use crate::lock::effect::{Effects, Event, Existing, LockId, Record, Step, Task};
 use crate::lock::locks::Due;
+use crate::lock::types::{LockKey, LockKeyBuf, Moment, Now, Token};
+use crate::sabotage::{self, Rule};
 
 impl Table {
     /// The next moment at which something ends. `leases` is false where this server does not decide.
@@ -253,7 +257,7 @@ impl Table {
     }
 
     /// Takes a lock out of use that very many hold: the pump lets them go, a few at a time.
-    pub(super) fn detach(&mut self, now: Moment, id: LockId, lock_key: LockKeyBuf, is_ours: bool) {
+    fn detach(&mut self, now: Moment, id: LockId, lock_key: LockKeyBuf, is_ours: bool) {
         let token = self.locks.holders(id).next().map(|(_, hold)| hold.token());
         self.locks.detach(id);
         let detached = Detached { lock_key, then: now, is_ours, expired: 0, broken: 0, token };
@@ -263,9 +267,11 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::terms::{Block, Wait};
     use super::*;
     use crate::lock::queue::Queue;
     use crate::lock::tests::legacy::ask;
+    use crate::lock::types::{ClientId, Mode};
 
     #[test]
     fn queues_of_an_emptied_database_forget_their_locks_and_are_noted() {

@@ -1,9 +1,14 @@
 //! Requests of all kinds: what [`super::decide`] does not do for the plain exclusive lock on its short path.
 
 use super::context::StepContext;
-use super::state::{Acquired::*, *};
+use super::state::Table;
+use super::terms::Acquired::{Busy, Granted, Refused};
+use super::terms::{Acquired, Admission, Ask, KeyRef, Refusal, Release, Renewal};
+use crate::lock::effect::{Answer, Change, Effects, Event, Existing, Legacy, LockId, Record, Step, WaiterId};
 use crate::lock::lowered::count_max;
-use crate::lock::types::COUNT_MAX;
+use crate::lock::token::Travel;
+use crate::lock::types::{COUNT_MAX, Mode, Moment, Now, Token};
+use crate::sabotage::{self, Rule};
 
 /// Where a request stands that is about to wait.
 struct Standing {

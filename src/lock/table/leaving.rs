@@ -4,7 +4,9 @@
 //! end with a grant. Those who waited are set aside, as they are when this server stops deciding.
 
 use super::away::{Away, Dropped};
-use super::state::*;
+use super::state::Table;
+use super::terms::Ask;
+use crate::lock::effect::{Answer, Effects, WaiterId};
 
 impl Table {
     /// Lets no hold begin from the next request on (or, with `false`, lets holds begin again).
@@ -100,9 +102,11 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::terms::{Acquired, Admission, Block, Decision, KeyRef, Refusal, Release, Wait};
     use super::*;
-    use crate::lock::effect::Effect;
+    use crate::lock::effect::{Change, Effect, Existing, Step};
     use crate::lock::tests::legacy::ask as plain;
+    use crate::lock::types::{ClientId, LockKey, Mode, Moment, Now};
 
     const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
     const DOOR: LockKey<'static> = LockKey { db: 0, name: b"door" };

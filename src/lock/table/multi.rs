@@ -4,7 +4,17 @@
 //! step, so of two such requests one is ahead of the other everywhere.
 
 use super::context::StepContext;
-use super::state::{Acquired::*, *};
+use super::state::Table;
+use super::terms::Acquired::{Busy, Granted, Refused, Waiting};
+use super::terms::{
+    Acquired, Admission, Ask, Decision, KeyRef, NO_TOKENS, Refusal, Steps, TOO_MANY_LOCKS, Wait, candidate,
+};
+use crate::lock::effect::{Answer, Effects, Event, Existing, Record, Step, WaiterId};
+use crate::lock::locks::NewHold;
+use crate::lock::queue::Request;
+use crate::lock::token::Travel;
+use crate::lock::types::{LockKey, LockKeyBuf, Mode, Moment, Now, Token};
+use crate::sabotage::{self, Rule};
 
 impl Table {
     /// LOCK.MACQUIRE. `fx` has room for each of the key references.
@@ -376,7 +386,8 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::effect::Effect;
+    use crate::lock::effect::{Change, Effect};
+
     use crate::lock::tests::legacy::ask;
 
     const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };

@@ -2,8 +2,12 @@
 
 use super::noted::next_of;
 use super::outbox::{Detached, Entry, Notice};
-use super::state::*;
-use crate::lock::locks::Gone;
+use super::state::Table;
+use crate::lock::effect::{Event, LockId};
+use crate::lock::locks::{Gone, Locks};
+use crate::lock::stats::Stats;
+use crate::lock::types::{LockKey, Moment};
+use crate::sabotage::{self, Rule};
 
 /// After this many sets of locks the values of the first sets could be taken for values of the next one. So from then
 /// on databases that change places are looked at lock by lock, until the keyspace was emptied.
@@ -207,9 +211,13 @@ fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Eve
 #[cfg(test)]
 mod tests {
     use super::super::noted::KEPT;
+
     use super::*;
     use crate::lock::codec::{SavedHold, SavedLock};
+    use crate::lock::effect::Task;
+    use crate::lock::locks::NewHold;
     use crate::lock::tests::visits;
+    use crate::lock::types::{Binding, ClientId, Mode, Token};
 
     #[test]
     fn what_is_published_later_keeps_its_order_and_gives_its_memory_back() {

@@ -124,8 +124,12 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::super::noted::KEPT;
-    use super::super::state::*;
+    use super::super::state::Table;
+
     use super::*;
+    use crate::lock::effect::LockId;
+    use crate::lock::locks::NewHold;
+    use crate::lock::types::{Binding, LockKey, Mode};
 
     const NOW: Moment = Moment(5_000_000);
     /// The leases of every third holder are over by then.

@@ -1,6 +1,10 @@
 //! The short path of the plain exclusive lock: whether it will do, and hand-overs on it.
 
-use super::state::*;
+use super::state::{Table, are_enough};
+use super::terms::{Admission, Decision, KeyRef, NO_TOKENS, TOO_MANY_LOCKS, candidate};
+use crate::lock::effect::{Answer, Change, Effects, Event, Existing, LockId, Record, Step};
+use crate::lock::locks::{Ended, Hold, Locks, NewHold};
+use crate::lock::types::{LockKey, Moment, Now, Token};
 
 impl Table {
     /// Whether the short path will do: a lock that one holds at most, with nothing to it but its lease, and a queue

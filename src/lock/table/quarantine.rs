@@ -5,7 +5,9 @@
 //! T1 in `docs/internals/spec`, if the old primary grants nothing any more). What the server does know of may be renewed,
 //! asked for again and released in the meantime; a request that can wait waits.
 
-use super::state::*;
+use super::state::{Quarantine, Table};
+use crate::lock::types::Moment;
+use crate::sabotage::{self, Rule};
 
 impl Table {
     /// Grants no new hold for `length_ms` milliseconds from now: this server has just begun, or begun to decide.

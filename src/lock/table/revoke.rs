@@ -9,8 +9,12 @@
 //! slot or a file is another one, and delivered, as are all of which nothing is kept.
 
 use super::context::StepContext;
-use super::state::*;
+use super::state::Table;
+use super::terms::{Admission, Ask, KeyRef};
 use super::undelivered::Fate;
+use crate::lock::effect::{Effects, Event, LockId, Record, Step, Task};
+use crate::lock::types::{ClientId, LockKey, Moment, Now, Token};
+use crate::sabotage::{self, Rule};
 
 impl Table {
     /// The owner of this hold asked for it again or renewed it, and is told so: at once, or when replicas have it.
@@ -148,7 +152,7 @@ impl Table {
     }
 
     /// Ends this hold as a release does.
-    pub(super) fn revoke_hold(
+    fn revoke_hold(
         &mut self,
         now: Moment,
         ctx: &mut StepContext<'_>,

@@ -1,24 +1,21 @@
 //! What the table keeps.
 
-pub(super) use std::collections::VecDeque;
+use std::collections::VecDeque;
 
 use super::away::Away;
 use super::closed::ClosedConnections;
-pub(super) use super::noted::{Noted, PutOff};
+use super::noted::{Noted, PutOff};
 use super::outbox::Outbox;
-pub(super) use super::terms::*;
+use super::terms::Limits;
 use super::undelivered::Undelivered;
-pub(super) use crate::lock::deadlock::{Link, Looked};
-pub(super) use crate::lock::effect::{
-    Answer, Change, Effects, Event, Existing, Legacy, LockId, Record, Step, Task, WaiterId,
-};
-pub(super) use crate::lock::locks::{Ended, Hold, Locks, NewHold};
+use crate::lock::deadlock::{Link, Looked};
+use crate::lock::effect::Task;
+use crate::lock::locks::Locks;
 use crate::lock::lowered;
-pub(super) use crate::lock::queue::{Queues, Request};
-pub(super) use crate::lock::stats::Stats;
-pub(super) use crate::lock::token::{TokenClock, Travel};
-pub(super) use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, Now, Token};
-pub(super) use crate::sabotage::{self, Rule};
+use crate::lock::queue::Queues;
+use crate::lock::stats::Stats;
+use crate::lock::token::TokenClock;
+use crate::lock::types::Moment;
 
 /// How many waiters of a lock are let in or refused in one step. The rest come in with the next steps of the
 /// pump, and until then a newcomer stands behind them.

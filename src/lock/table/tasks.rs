@@ -1,8 +1,10 @@
 //! What the pump is asked to look at, and what it looks at next.
 
 use super::noted::{LOOKED_AT_ONCE, Noted, next_of, note};
-use super::state::*;
+use super::state::Table;
+use crate::lock::effect::{LockId, Task, WaiterId};
 use crate::lock::queue::{Multi, MultiId, Queue, QueueId};
+use crate::lock::types::{LockKey, Moment};
 
 impl Table {
     /// Asks the pump to look at a key, if somebody waits there.
@@ -159,7 +161,7 @@ impl Table {
     }
 
     #[inline(never)]
-    pub(super) fn note_all_left(&mut self, but: Option<QueueId>) {
+    fn note_all_left(&mut self, but: Option<QueueId>) {
         while let Some(queue) = self.queues.next_left() {
             if Some(queue) != but {
                 self.note_queue(queue);
@@ -215,8 +217,10 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::super::noted::KEPT;
+    use super::super::terms::{Block, Wait};
     use super::*;
     use crate::lock::tests::legacy::ask;
+    use crate::lock::types::{ClientId, Mode, Token};
 
     #[test]
     fn a_queue_that_ended_after_it_was_noted_is_not_looked_at() {

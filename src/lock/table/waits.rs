@@ -1,9 +1,14 @@
 //! How waits begin and end: who may join a queue, and how those are answered who leave it.
 
 use super::context::StepContext;
-use super::state::*;
-use crate::lock::deadlock::{self, Scope};
+use super::state::Table;
+use super::terms::{ARRIVED, Admission, Candidate, Decision, KeyRef, Refusal, WRONG_TYPE};
+use crate::lock::deadlock::{self, Link, Scope};
+use crate::lock::effect::{Answer, Effects, Existing, LockId, WaiterId};
+use crate::lock::locks::Hold;
 use crate::lock::queue::QueueId;
+use crate::lock::types::{LockKey, Moment};
+use crate::sabotage::{self, Rule};
 
 /// How many reservations that have lapsed are given up in one step of the pump.
 const LAPSED_A_STEP: usize = if cfg!(test) { 2 } else { 16 };
@@ -59,7 +64,7 @@ impl Table {
         debug_assert!(self.nobody_waits_for_own(lock_key, lock), "nobody waits for a lock that they hold");
     }
 
-    pub(super) fn nobody_waits_for_own(&self, lock_key: LockKey<'_>, lock: Option<LockId>) -> bool {
+    fn nobody_waits_for_own(&self, lock_key: LockKey<'_>, lock: Option<LockId>) -> bool {
         let Some(id) = self.queues.at(lock_key).filter(|_| !sabotage::removes(Rule::Retry)) else {
             return true;
         };
@@ -159,7 +164,7 @@ impl Table {
         (0..LAPSED_A_STEP).all(|_| self.end_first_lapsed(now, lock_key, fx))
     }
 
-    pub(super) fn end_first_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
+    fn end_first_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
         let lapsed = self.queues.at(lock_key).and_then(|queue| self.queues.lapsed(queue, now));
         if let Some(lapsed) = lapsed {
             self.answer(lapsed, Answer::TimedOut, fx);
