@@ -227,12 +227,6 @@ impl Queues {
         self.queues.get(queue)?.head
     }
 
-    /// Everybody in this queue, first come first.
-    pub fn in_order(&self, queue: QueueId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
-        std::iter::successors(self.head(queue), |&id| self.waiters.get(id)?.behind)
-            .filter_map(|id| Some((id, self.waiters.get(id)?)))
-    }
-
     /// The next timeout.
     #[must_use]
     pub fn first_timeout(&self) -> Option<(Moment, WaiterId)> {

@@ -292,6 +292,13 @@ impl Queues {
         }
     }
 
+    /// Everybody in this queue, first come first.
+    pub fn in_order(&self, queue: QueueId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        let head = self.queues.get(queue).and_then(|queue| queue.head);
+        std::iter::successors(head, |&id| self.waiters.get(id)?.behind)
+            .filter_map(|id| Some((id, self.waiters.get(id)?)))
+    }
+
     /// Returns the fault of the ranks of a queue, if there is one.
     pub(super) fn check_ranks(&self, id: QueueId) -> Result<(), String> {
         let Some(ranks) = self.queues.get(id).and_then(|queue| queue.ranks.as_ref()) else {
