@@ -76,7 +76,7 @@ fn a_replayed_file_gives_the_same_locks() {
         assert_eq!(before.0.len(), 9, "{:?}", before.0);
         server.restart();
         assert_eq!(state(&server), before, "preamble {preamble}");
-        // And what a restart has read is written again as well as it was.
+        // A restarted server rewrites the data that it has read as well as before.
         server.restart();
         assert_eq!(state(&server), before, "preamble {preamble}, twice");
     }
@@ -100,7 +100,7 @@ fn a_rewritten_file_gives_the_same_locks() {
     }
 }
 
-// G13: half of what a rewritten file says was written by a child from a snapshot, the other half by its parent.
+// G13: half of a rewritten file was written by a child from a snapshot, the other half by its parent.
 #[test]
 fn a_file_rewritten_under_load_gives_the_same_locks() {
     for preamble in PREAMBLES {

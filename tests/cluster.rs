@@ -1,4 +1,4 @@
-//! Slots: where a lock lives, and what becomes of those who wait for it when it moves.
+//! Slots: the location of a lock, and the fate of its waiters when it moves.
 
 use crate::server::client::{CLOSED, as_text};
 use crate::server::topology::{assert_agree, await_caught_up, await_link};
@@ -151,7 +151,7 @@ fn a_lease_runs_out_after_the_move() {
     assert!(heir.granted() > old);
 }
 
-// G7: the server itself does not tell them so in every version.
+// G7: the server itself does not notify them in every version.
 #[test]
 fn waiters_of_a_node_that_loses_its_role_are_turned_away() {
     let nodes = [node(), node()];

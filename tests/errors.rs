@@ -8,11 +8,11 @@ use crate::tidy::{Source, files, root, shipped};
 
 const COLUMNS: usize = 10;
 
-/// The rows of the table, by their codes: what the text begins with, when, the pages, and a cell for each client.
+/// The rows of the table, by their codes: the beginning of the text, its cause, the pages, and a cell for each client.
 fn table(page: &str) -> BTreeMap<String, Vec<String>> {
     let rows = page.lines().filter(|line| line.starts_with("| `"));
     let cells = rows.map(|row| {
-        // Spaces count at the end of what a text begins with.
+        // Spaces count at the end of a text's beginning.
         let row = row.trim_start_matches("| ").trim_end_matches(" |");
         row.split(" | ").map(|cell| cell.trim_matches('`').to_owned()).collect::<Vec<_>>()
     });

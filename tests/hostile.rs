@@ -1,4 +1,4 @@
-//! Payloads and files that somebody tampered with: refused, never half believed, never the end of the server (G14).
+//! Payloads and files that were tampered with: refused, never half believed, never the end of the server (G14).
 
 use redis::Value;
 
@@ -76,7 +76,7 @@ fn no_cut_off_or_lengthened_payload_harms_the_server() {
     let mut refused = 0;
     for length in 0..body.len() {
         let cut = [&body[..length], end].concat();
-        // It may be whole by chance: the module cannot know that what it reads is the server's end already.
+        // It may be whole by chance: the module cannot know that it reads the server's end already.
         refused += usize::from(restore(&mut client, "stock", &cut).is_err());
         if client.text("TYPE stock") == "redislock" {
             assert_sane(&mut client, "stock", token, &format!("cut to {length}"));
@@ -116,7 +116,7 @@ fn a_payload_that_speaks_of_great_lengths_takes_no_memory() {
     assert!(server.is_alive());
 }
 
-// G14, G10: the lock that was there stays there if what should replace it is refused.
+// G14, G10: the lock stays there if the payload that should replace it is refused.
 #[test]
 fn a_refused_payload_breaks_no_lock_and_wakes_no_waiter() {
     let server = Server::start();

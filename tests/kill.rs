@@ -9,7 +9,7 @@ use crate::server::{Client, Server, await_that, let_pass, millis};
 use crate::workload::Dice;
 
 const CONNECTIONS: usize = 4;
-/// The locks that a round leaves held, at least: half of what it takes.
+/// The least number of locks that a round leaves held: half of those it takes.
 const HELD_MIN: i64 = 40;
 
 /// The replies to one connection until it lost the server.
@@ -22,7 +22,7 @@ struct Told {
     tokens: Vec<i64>,
 }
 
-/// Takes locks, and gives up some of them, until the server is gone.
+/// Takes locks, and releases some of them, until the server is gone.
 fn take_until_it_dies(mut client: Client, name: &str, seed: u64) -> Told {
     let mut told = Told::default();
     let mut dice = Dice::new(seed);

@@ -75,7 +75,7 @@ fn a_waiter_that_leaves_while_writes_are_paused_is_not_granted() {
     assert_eq!(client.owner("short").as_deref(), Some("carol"));
 }
 
-// G6: commands wait for the end of the pause too, and free what they free then.
+// G6: commands wait for the end of the pause too, and free their locks then.
 #[test]
 fn commands_held_up_by_a_pause_free_locks_after_it() {
     for line in ["LOCK.RELEASE stock alice", "DEL stock", "FLUSHALL", "FLUSHDB ASYNC", "SWAPDB 0 1"] {
@@ -92,7 +92,7 @@ fn commands_held_up_by_a_pause_free_locks_after_it() {
     }
 }
 
-// G7: an acquire that arrives during the pause comes in after it.
+// G7: an acquire that arrives during the pause is carried out after it.
 #[test]
 fn an_acquire_that_arrives_during_a_pause_is_answered_after_it() {
     let server = Server::start();
@@ -107,7 +107,7 @@ fn an_acquire_that_arrives_during_a_pause_is_answered_after_it() {
     assert!(granted >= 1, "{answers:?}");
 }
 
-// G7: or their connection is gone.
+// G7: or their connection is closed.
 #[test]
 fn a_shutdown_closes_the_connections_of_waiters_and_ends_well() {
     for is_busy in [false, true] {
@@ -141,7 +141,7 @@ fn with_lagging_replica() -> (Server, Server) {
     (primary, replica)
 }
 
-// While it waits for its replica the server has paused writes, and would abort if anybody wrote.
+// While it waits for its replica the server has paused writes, and would abort at any write.
 #[test]
 fn a_shutdown_that_waits_for_a_replica_grants_nothing() {
     let (mut primary, replica) = with_lagging_replica();
@@ -157,7 +157,7 @@ fn a_shutdown_that_waits_for_a_replica_grants_nothing() {
     assert_eq!(client.int("EXISTS held short"), 2, "nothing ended during the shutdown");
 }
 
-// G6: and if the shutdown is called off, what was put off is done.
+// G6: and if the shutdown is called off, the postponed work is done.
 #[test]
 fn a_shutdown_called_off_lets_grants_continue() {
     let (mut primary, replica) = with_lagging_replica();

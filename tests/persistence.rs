@@ -1,4 +1,4 @@
-//! RDB files: what is saved comes back, with the same tokens and no shorter leases.
+//! RDB files: saved locks come back, with the same tokens and no shorter leases.
 
 use std::time::Instant;
 
@@ -92,7 +92,7 @@ fn a_loaded_lease_expires_and_the_next_in_line_gets_the_lock() {
     assert_eq!(client.owner("stock").as_deref(), Some("bob"));
 }
 
-// G2: what is left of a lease is not computed with the wall clock, which may have been set meanwhile.
+// G2: the remaining lease is not computed with the wall clock, which may have been set meanwhile.
 #[test]
 fn a_wall_clock_set_while_the_server_was_down_shortens_no_lease() {
     for step in [3600, -3600] {
@@ -188,7 +188,7 @@ fn a_wait_ends_when_debug_reload_brings_the_lock_back() {
     assert_eq!(client.owner("stock").as_deref(), Some("alice"));
 }
 
-// G6: what the file does not have was freed by loading it.
+// G6: loading freed the locks that the file does not have.
 #[test]
 fn a_waiter_is_granted_a_lock_that_the_loaded_file_does_not_have() {
     let server = Server::start();

@@ -421,7 +421,7 @@ fn a_replica_with_a_clock_ahead_has_its_primarys_tokens_and_tops_its_own_after_p
     assert_agree(&proud, &[&leaf, &primary]);
 }
 
-// G13: what a replica writes to its own file is as good as what its primary writes.
+// G13: the file of a replica is as good as that of its primary.
 #[test]
 fn a_replicas_own_append_only_file_gives_the_same_locks() {
     for preamble in ["yes", "no"] {

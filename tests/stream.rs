@@ -247,7 +247,7 @@ fn assert_refused_everywhere(client: &mut Client, words: &[String]) {
     assert!(answer.is_err(), "{words:?} in a script: {answer:?}");
 }
 
-// That somebody else holds the lock now does not say how the hold before it ended.
+// A new holder does not show how the hold before it ended.
 #[test]
 fn a_hand_over_by_release_is_the_release_and_the_grant() {
     let mut watched = Watched::start();

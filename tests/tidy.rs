@@ -106,7 +106,7 @@ fn quoted_end(chars: &[char], from: usize) -> usize {
     at + 1
 }
 
-/// Blanks out what is under `#[cfg(test)]`, and keeps the lines.
+/// Blanks out the code under `#[cfg(test)]`, and keeps the lines.
 fn without_tests(code: &str) -> String {
     let mut code = code.to_string();
     while let Some(start) = code.find("#[cfg(test)]") {

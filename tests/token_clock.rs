@@ -187,7 +187,7 @@ fn a_restored_token_raises_the_clock_but_not_beyond_the_permitted_lead() {
     assert!(client.acquire("fourth", "bob", 600_000) > token);
 }
 
-// G4: also by a lock that is empty, because it stands under another name.
+// G4: also by a lock that is empty, because it has another name now.
 #[test]
 fn a_lock_restored_under_another_name_is_empty() {
     let clock = WallClock::ahead(0);

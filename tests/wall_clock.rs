@@ -65,8 +65,8 @@ fn what_is_due_when_the_wall_clock_is_set_back_is_done() {
     heir.granted();
     let mut client = server.client();
     await_that("the lock that nobody asks for is gone", || client.int("EXISTS unattended") == 0);
-    // Set right again, the server's own timers are not: one that is overdue now still stands for an hour later, and
-    // those that come after it are not looked at.
+    // Setting it right again leaves the server's own timers as they are: one that is overdue now is due in an
+    // hour, and those after it are not checked.
     clock.set_ahead(0);
     for round in 0..5 {
         client.acquire("after", &format!("alice-{round}"), 30);

@@ -16,7 +16,7 @@ const KEYS: u64 = 16;
 const AFTERMATH_MS: u64 = 500;
 
 /// Runs the load during `action`: at least `commands` commands on each connection, and until the action is done.
-/// Returns what the action returned. Then no request waits and no lease is about to expire: the server rests.
+/// Returns the result of the action. Then no request waits and no lease is about to expire: the server rests.
 pub fn during<T>(server: &Server, seed: u64, commands: u64, action: impl FnOnce() -> T) -> T {
     eprintln!("seed of the load: {seed}");
     let is_done = AtomicBool::new(false);

@@ -5,8 +5,8 @@
     start_server  starts a server for this test alone, with options of its own
     start_group   starts a primary and two replicas, with a network that can fail
 
-A test that kills, restarts or starves its server, or turns off what others need,
-starts its own. A server that dies fails the test during which it died.
+A test that kills, restarts or starves its server, or turns off features that others need, starts its own. A server that
+dies fails the test during which it died.
 """
 
 import os
@@ -25,7 +25,7 @@ from harness.server import BINARY, IS_VALKEY, MODULE, RELEASE, Server, Yard, at_
 
 
 def pytest_configure(config):
-    """Says what is missing instead of failing each test for it."""
+    """Reports missing programs instead of failing each test for them."""
     if not MODULE.exists():
         pytest.exit(f"there is no module {MODULE}: build it, or set REDISLOCK_MODULE", 2)
     if shutil.which(BINARY) is None:
@@ -113,7 +113,7 @@ class SharedServer:
         return self.server
 
     def reset(self):
-        """Undoes what the test did: connections, settings, users, scripts, data."""
+        """Undoes the changes of the test: connections, settings, users, scripts, data."""
         server = self.server
         if not server.is_alive():
             self.server = None
@@ -149,14 +149,14 @@ class SharedServer:
 
 @pytest.fixture(scope="session")
 def shared_server():
-    """Not for tests: what `server` resets after each test."""
+    """Not for tests: the connection with which `server` resets after each test."""
     shared = SharedServer()
     yield shared
     shared.end()
 
 
 def module_in_c(tmp_path_factory, name):
-    """Another module, compiled from its source in the harness, which says what it does."""
+    """Another module, compiled from its source in the harness, which reports its calls."""
     path = tmp_path_factory.mktemp(name) / f"{name}.so"
     source = Path(__file__).parent / "harness" / f"{name}.c"
     flags = ["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"]
@@ -172,7 +172,7 @@ def neighbour_path(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def rival_path(tmp_path_factory):
-    """Another module, which stands in the way of this one."""
+    """Another module, which conflicts with this one."""
     return module_in_c(tmp_path_factory, "rival")
 
 

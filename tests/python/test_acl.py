@@ -132,7 +132,7 @@ def test_a_deleted_user_leaves_the_queue(server, cli):
 
 @pytest.mark.parametrize("right", ["+lock.macquire", "+lock.macquire|2"])
 def test_a_waiter_for_several_needs_the_right_to_the_command_it_sent(server, cli, right):
-    # CONTRACT 4: a grant out of the line asks what the server had asked
+    # CONTRACT 4: a grant out of the line checks the rights that the server had checked
     cli(f"ACL SETUSER worker on >secret ~* {right} +client")
     take(cli, "a", "h")
     request = ask_all(server, "a b", "worker", user="worker")

@@ -1,4 +1,4 @@
-"""LOCK.ACQUIRE: who gets the lock, what the reply is, what the token is.
+"""LOCK.ACQUIRE: the holder of the lock, the reply, the token.
 
 CONTRACT 2 (LOCK.ACQUIRE), G1, G4, G9.
 """
@@ -142,7 +142,7 @@ def test_the_holder_who_asks_again_gets_the_same_token(server, cli):
 
 
 def test_asking_again_never_shortens_the_lease(cli):
-    # G9, CONTRACT 2: lease = max(what is left, asked)
+    # G9, CONTRACT 2: lease = max(remaining, requested)
     cli("LOCK.ACQUIRE door alice PX 60000")
     cli("LOCK.ACQUIRE door alice PX 1")
     assert holder(cli, "door")["lease-left-ms"] > 30_000
@@ -211,7 +211,7 @@ def test_tokens_go_up_however_the_lock_ended(cli, removal):
 
 
 def test_a_lock_that_is_freed_leaves_nothing_behind(cli):
-    # CONTRACT 1: the key exists if and only if somebody holds the lock
+    # CONTRACT 1: the key exists if and only if the lock is held
     cli("LOCK.ACQUIRE door alice PX 60000")
     assert cli("DBSIZE") == 1
     assert cli("EXISTS door") == 1

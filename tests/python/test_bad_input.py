@@ -301,7 +301,7 @@ def test_a_command_that_changes_nothing_is_not_recorded(recorded, command):
 def test_an_error_cannot_be_made_to_carry_a_second_reply(
     server, protocol, command, break_with
 ):
-    # G14: what a client sent may stand in the error, but not as protocol
+    # G14: a client's bytes may stand in the error, but not as protocol
     cli = server.connect(protocol)
     reply = cli.bytes_of(*[word.format(f"x{break_with}y") for word in command])
     assert reply.startswith(b"-ERR ")

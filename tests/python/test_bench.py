@@ -1,4 +1,5 @@
-"""The arithmetic of the benchmarks: what is compared with what, which way, and when a target holds."""
+"""The arithmetic of the benchmarks: the pairs that are compared, their direction, and the moment when a target
+holds."""
 
 import itertools
 import subprocess

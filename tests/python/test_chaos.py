@@ -1,4 +1,4 @@
-"""The parts of `make chaos`, which is itself no part of these tests: it must see what is planted."""
+"""The parts of `make chaos`, which is itself no part of these tests: it must see planted faults."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def fault(kind, at=0, seconds=0.0, at_primary=False):
 
 
 def made(scenery, *faults):
-    """Makes these and ends all; what was done."""
+    """Makes these and ends all; returns the record."""
     injector = Injector(scenery, iter(faults))
     for each in faults:
         injector.inject(each)
@@ -224,7 +224,7 @@ def test_a_server_that_forgets_is_seen(start_server, library):
 
 
 def test_a_client_that_waits_for_a_free_lock_is_seen(start_server):
-    # G6: a server in quarantine shows what a server without one must not show for long
+    # G6: a server in quarantine may show for long a state that another one may not
     strict = start_server(module_arguments=("quarantine", 60_000))
     waiter = strict.ask("LOCK.ACQUIRE", "door", "bob", "PX", 500, "BLOCK", 0)
     eventually(lambda: idle_at(strict, ["door", "gate"]), "the waiter beside a free lock is seen")
@@ -265,7 +265,7 @@ def test_a_server_that_ends_just_when_the_disk_has_room_again_comes_back(start_s
 
 @real
 def test_a_server_whose_file_has_a_hole_comes_back_without_it(start_server, library):
-    # No lock is in it: this is what servers do with any data
+    # No lock is in it: this is the server's behaviour with any data
     node = Single(start_server, library, EVERYSEC, "1").nodes[0]
     node.admin("BGREWRITEAOF")
     eventually(lambda: node.info("persistence")["aof_rewrite_in_progress"] == "0", "it is rewritten")

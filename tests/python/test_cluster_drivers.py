@@ -47,7 +47,7 @@ def allow(cluster, line):
 
 
 def by_redis_py(port):
-    """Takes and gives up locks; "ok", or what was refused."""
+    """Takes and releases locks; "ok", or the refusal."""
     try:
         with redis.RedisCluster("127.0.0.1", port, username="cluster-app", password=PASSWORD) as client:
             for number in range(8):
@@ -64,7 +64,7 @@ def by_redis_py(port):
 
 
 def by_ioredis(port, *more):
-    """Takes and gives up locks by ioredis; with an owner: what it holds."""
+    """Takes and releases locks by ioredis; with an owner: its holds."""
     node = shutil.which("node")
     assert node, "there is no node: scripts/prepare test installs it"
     environment = {**os.environ, "NODE_PATH": str(CACHE / "node-test" / "node_modules")}
@@ -82,7 +82,7 @@ WAYS = {"redis-py": by_redis_py, "ioredis": by_ioredis}
 @pytest.mark.parametrize("driver", WAYS)
 def test_the_recipe_is_enough_and_nothing_in_it_is_too_much(cluster, driver):
     port = cluster.nodes[0].port
-    # Its first lock is in a slot that is on its way: a new key is made on the other node, behind ASKING.
+    # Its first lock is in a slot that is on its way: a new key is made on the other node, after ASKING.
     slot = cluster.slot("lock:0")
     cluster.begin(slot, cluster.ids.index(cluster.owner_seen_by(cluster.nodes[0], slot)))
     allow(cluster, RECIPE)

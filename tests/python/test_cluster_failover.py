@@ -32,7 +32,7 @@ def test_holds_continue_and_waiters_are_notified_however_roles_change(start_serv
     for shard, scene in zip(cluster.shards, scenes):
         scene.goes_on_at(shard.primary)
         agree(shard.primary, shard.replica)
-    # The first was asked to stop and to wait for its heir, so what it has is the same up to the last byte.
+    # The first was asked to stop and to wait for its heir, so its data is the same up to the last byte.
     assert cluster.shards[0].primary.info("stats")["sync_full"] == "0", "something was written behind its heir's back"
 
 
@@ -65,7 +65,7 @@ def test_one_holder_whichever_way_roles_change(start_server, confirm, is_killed)
 
 @pytest.mark.parametrize("way", CLUSTER_WAYS)
 def test_one_holder_while_a_slot_goes_to_and_fro(start_server, way):
-    # G1, G4: what one shard has confirmed is held at the other
+    # G1, G4: a lock that one shard has confirmed is held at the other
     arguments = settings("all", group_size=2)
     cluster = Cluster(start_server, module_arguments=arguments)
     replicas = [start_server(*NODE, module_arguments=arguments) for _ in range(2)]
@@ -90,7 +90,7 @@ ELSEWHERE = [
 
 
 def test_every_command_is_sent_to_the_node_of_its_key(start_server):
-    # CONTRACT 4; HELDBY names no key, so every node tells what it knows
+    # CONTRACT 4; HELDBY names no key, so every node lists its own holds
     cluster = Cluster(start_server)
     right, wrong = (node.connect() for node in cluster.nodes)
     wanted = f"{cluster.slot('{b}')} 127.0.0.1:{cluster.nodes[0].port}"

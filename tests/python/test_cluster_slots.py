@@ -318,7 +318,7 @@ def test_leases_that_end_before_the_slot_is_ours_end_when_it_is(cluster):
 
 
 def test_tokens_of_free_locks_do_not_come_twice_when_slots_move(cluster):
-    # G4: nothing but the clock tells a node of what another one gave out for a lock that is free again
+    # G4: only the clock shows a node the tokens that another one gave out for a lock that is free again
     first, second = (node.connect() for node in cluster.nodes)
     last = 0
     for turn in range(50):
@@ -435,7 +435,7 @@ def state_of_move(node):
 
 
 def event_listener(node):
-    """A connection that hears of all that is published of locks."""
+    """A connection that receives all events of locks."""
     node.admin("CONFIG SET notify-keyspace-events KEA")
     listener = node.connect()
     listener("PSUBSCRIBE", "__keyevent@0__:lock.*")

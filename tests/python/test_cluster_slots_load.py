@@ -1,7 +1,7 @@
 """Many clients use locks of all kinds while their slot goes to and fro between two nodes.
 
-G1 (never more holders than may be), G10 (no hold is lost), G4, G7, G12. Judged by what the clients saw: a hold lasts at
-least from its reply to the sending of its release.
+G1 (never more holders than may be), G10 (no hold is lost), G4, G7, G12. Judged by the clients' observations: a hold
+lasts at least from its reply to the sending of its release.
 """
 
 import random

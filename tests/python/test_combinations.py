@@ -51,7 +51,7 @@ def outcome(action):
 
 
 class Scene:
-    """One server, and what the features of a cell do there, always at the lock `door`."""
+    """One server, and the effects of a cell's features there, always at the lock `door`."""
 
     def __init__(self, server, *features, owner="alice"):
         self.server, self.features, self.owner = server, features, owner
@@ -100,11 +100,11 @@ class Scene:
         return outcome(lambda: self.cli("LOCK.RENEW", "door", self.owner, "PX", LONG_MS, "RAISE", token))
 
     def run(self, token):
-        """LOCK.EXEC: what INCR answers, or the code of an error."""
+        """LOCK.EXEC: the reply of INCR, or the code of an error."""
         return outcome(lambda: self.cli("LOCK.EXEC", "door", token, "INCR", "door-n"))
 
     def has_effect(self, token):
-        """Each of the features does what it is for. Returns `+`, or the code of an error."""
+        """Each of the features works. Returns `+`, or the code of an error."""
         hold, info = hold_of(self.cli, "door", self.owner), lock_info(self.cli, "door")
         assert hold["token"] == token
         assert info["kind"] == ("shared" if "SHARED" in self.features else "limit" if "LIMIT" in self.features else "exclusive")
@@ -137,7 +137,7 @@ class Scene:
         return self.has_effect(token) if isinstance(token, int) else token
 
 
-# The circumstances. Each gives the code of a cell: what a feature meets there.
+# The circumstances. Each returns the code of a cell: the result of a feature there.
 
 
 def begin_quarantine(server):
@@ -254,7 +254,7 @@ def restored(start_server, name):
 
 
 def travels(cli, bring):
-    """A lock that comes by its payload is what it was. Its owner's connection does not come with it."""
+    """A lock that comes by its payload is unchanged. Its owner's connection does not come with it."""
     before = hold_of(cli, "door", "alice")
     bring(dump(cli, "door"))
     after = hold_of(cli, "door", "alice")

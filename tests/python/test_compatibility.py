@@ -1,4 +1,4 @@
-"""Pages made of facts that stand elsewhere too: tested servers, and measured figures."""
+"""Pages made of facts that are elsewhere too: tested servers, and measured figures."""
 
 import re
 import subprocess

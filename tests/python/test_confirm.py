@@ -21,7 +21,7 @@ LEASE_MS = 50_000
 
 @pytest.fixture
 def group(start_server):
-    """A primary with two replicas; what is not confirmed waits for a minute."""
+    """A primary with two replicas; an unconfirmed grant waits for a minute."""
     primary, replicas = confirming(start_server)
     return primary, replicas[0], replicas[1]
 
@@ -58,7 +58,7 @@ def counted(server, name):
     return int(module_info(server.admin)[name])
 
 
-# Each way to be granted or renewed, as (what is held before, the request, whether the reply is a token).
+# Each way to be granted or renewed, as (the earlier hold, the request, whether the reply is a token).
 REQUESTS = {
     "acquire": ((), f"LOCK.ACQUIRE door alice PX {LEASE_MS}"),
     "acquire shared": ((), f"LOCK.ACQUIRE door alice PX {LEASE_MS} SHARED"),

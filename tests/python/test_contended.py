@@ -15,7 +15,7 @@ def told(server):
 
 @pytest.fixture
 def contended(server, cli):
-    """A connection to a server that tells three names."""
+    """A connection to a server that lists three names."""
     cli("CONFIG SET redislock.top-contended 3")
     return cli
 

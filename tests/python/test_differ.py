@@ -1,4 +1,4 @@
-"""The parts of `make differ`, which is itself no part of these tests: each judge must see what it is there for."""
+"""The parts of `make differ`, which is itself no part of these tests: each judge must see its own faults."""
 
 import pytest
 
@@ -141,7 +141,8 @@ def test_a_grant_over_a_written_value_is_seen():
 
 
 def test_a_grant_published_late_is_not_taken_for_one_over_a_written_value():
-    # G15: a key goes in a script, a lock is taken there, and somebody writes over it, all in one turn of the server
+    # G15: a key is removed in a script, a lock is taken there, and a client writes over it, all in one turn of the
+    # server
     late = [(A, "del"), (A, "set"), *events("broken acquired broken")]
     assert overwritten(view({A: Place("string", -1)}), late) == []
     assert overwritten(view({A: lock(hold("o"))}), late[:-1]) != []
@@ -314,7 +315,7 @@ def test_a_fault_is_reported_with_the_command_that_repeats_it():
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(VALGRIND, reason="three servers, and as many more that load their files")
 def test_a_copy_that_was_changed_is_seen():
-    # G13: a writable replica in which somebody writes
+    # G13: a writable replica that receives a write
     with Differ("test") as differ:
         taken = (1, Step("send", 0, (("LOCK.ACQUIRE", "a", "o1", "PX", LONG_MS[0]),)))
         steps = [taken, (2, Step("copies")), *((3, Step(act)) for act in ("reload", "roles", "rest"))]

@@ -1,5 +1,5 @@
-"""The documentation is true: transcripts, links, names of tests, settings, the example
-configuration, and what each command's page says about the command.
+"""The documentation is true: transcripts, links, names of tests, settings, the example configuration, and each
+command's page.
 
 harness/transcript.py compares a transcript with the real output.
 """

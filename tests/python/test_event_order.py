@@ -43,7 +43,7 @@ def heard(server):
     marks = []
 
     def events(only="door"):
-        """(event, key) of what was published, in order."""
+        """(event, key) of all events, in order."""
         marks.append(f"mark:{len(marks)}:{id(marks)}")
         # An event that is published now comes after all others.
         cli("LOCK.ACQUIRE", marks[-1], "x", "PX", 60_000)
@@ -82,7 +82,7 @@ def test_a_grant_of_a_broken_lock_is_published_after_its_end(cli, heard, way, ki
     *_, token = cli.pipeline(*commands_of(way, cli), "LOCK.ACQUIRE door bob PX 60000")
     assert token > 0
     assert heard() == ["broken", "acquired"], "one for the lock, and before the next hold"
-    # The lock that marked what was heard of before goes with a flush.
+    # The lock that marked the earlier events goes with a flush.
     others = 1 if way.startswith(("FLUSH", "SWAP")) else 0
     eventually(lambda: count(cli, "broken") >= broken + len(before), "each hold is counted")
     assert count(cli, "broken") - broken - len(before) in (0, others, others + 1)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def run(server, name, *options):
-    """Runs an example; its exit code and what it printed."""
+    """Runs an example; returns its exit code and output."""
     surroundings = {
         **os.environ,
         "REDIS_URL": f"redis://127.0.0.1:{server.port}",

@@ -275,7 +275,7 @@ def test_what_scripts_may_not_run_is_refused(server, cli, token, line):
         run(cli, token, line)
     with refused("ERR", "script"):
         run(cli, token, line.swapcase())
-    # The connection is what it was.
+    # The connection is unchanged.
     assert cli("PING") == "PONG"
     assert cli("LOCK.FENCE", "door", token) == 1
 

@@ -1,4 +1,4 @@
-"""LOCK.EXEC and its keys: who may run what (CONTRACT 2: the rights of the caller, keys, maxmemory)."""
+"""LOCK.EXEC and its keys: the rights that it requires (CONTRACT 2: the rights of the caller, keys, maxmemory)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def token(cli):
 
 
 def user(server, *rules):
-    """A connection of bob, who has just these rights."""
+    """A connection of bob, with just these rights."""
     server.admin("ACL", "SETUSER", "bob", "reset", "on", ">secret", *rules)
     connection = server.connect()
     connection("AUTH bob secret")

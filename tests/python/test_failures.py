@@ -1,8 +1,8 @@
 """Servers that are killed, frozen, cut off and wrongly promoted, while clients use locks (CONTRACT 6).
 
 With `confirm all` and `majority`, and a quarantine as long as the longest lease, no client ever receives a hold that
-another may rely on. G1 and G4 hold over all servers, whichever is asked. With `local` it takes a dead old primary; what
-happens otherwise is shown, too.
+another may rely on. G1 and G4 hold over all servers, whichever is asked. With `local` it takes a dead old primary;
+other outcomes are shown, too.
 """
 
 import pytest
@@ -27,7 +27,7 @@ LONG_MS = 60_000
 
 
 def two_holders(history):
-    """G1: what the checker says of owners who both rely on one lock."""
+    """G1: the checker's findings about owners who both rely on one lock."""
     return [fault for fault in faults(history, MANY) if fault.startswith("two holders")]
 
 
@@ -107,7 +107,7 @@ def test_a_primary_is_killed_and_comes_back_when_another_is_elected(start_group,
 
 @CONFIRMED
 def test_a_frozen_primary_wakes_up_next_to_its_heir(start_group, confirm):
-    # G1, G4: what was sent to it is carried out when it wakes up
+    # G1, G4: the commands that were sent to it are carried out when it wakes up
     group = start_group(confirm, has_sentinels=True)
     old = group.nodes[0]
     with Load(group.nodes, stubborn=2) as load:
@@ -229,8 +229,8 @@ def test_a_replica_that_has_just_come_over_vouches_for_nothing(start_group):
 
 @CONFIRMED
 def test_an_undelivered_hold_is_not_granted_under_its_old_token(start_group, confirm):
-    # G4: the promoted server knows a hold that the old one has undone. Its owner asks on and on, and somebody else is
-    # granted the lock on the old one meanwhile
+    # G4: the promoted server knows a hold that the old one has undone. Its owner asks on and on, and another is granted
+    # the lock on the old one meanwhile
     group = start_group(confirm, quarantine_ms=STORY_MS)
     old, other, wrong = group.nodes
     client = Asker(Load(group.nodes), 0)
@@ -297,7 +297,7 @@ def test_alone_a_primary_is_killed_and_starts_at_once_with_nothing(start_group):
 
 
 def test_alone_two_primaries_make_two_holders(start_group):
-    # CONTRACT 6: what a quarantine does not help against, and proof that these tests would see it
+    # CONTRACT 6: the limits of a quarantine, and proof that these tests would see them
     group = start_group("local")
     old, _, new = group.nodes
     with Load(group.nodes) as load:
@@ -309,7 +309,7 @@ def test_alone_two_primaries_make_two_holders(start_group):
 
 
 def test_alone_an_owner_that_comes_back_for_what_it_gave_up_is_believed(start_group):
-    # CONTRACT 6: what the new primary knows may be asked for again in its quarantine: owners are not to be used twice
+    # CONTRACT 6: the new primary's holds may be requested again in its quarantine: owners must not be used twice
     group = start_group("local", quarantine_ms=STORY_MS)
     old, _, new = group.nodes
     client = Asker(Load(group.nodes), 0)
@@ -351,7 +351,7 @@ def test_alone_and_without_quarantine_a_restart_forgets(start_group):
 
 
 class Asker(Roamer):
-    """A client that asks when the test tells it to."""
+    """A client that asks when the test says so."""
 
     def insists(self, *requests):
         """Makes these requests again and again, until one of them is granted."""

@@ -1,4 +1,4 @@
-"""LOCK.FENCE and LOCK.INFO: what can be asked about a lock.
+"""LOCK.FENCE and LOCK.INFO: the queries about a lock.
 
 CONTRACT 2.
 """

@@ -1,4 +1,4 @@
-"""The figures of the documentation are what scripts/figures draws, and everybody can read them."""
+"""The figures of the documentation are the output of scripts/figures, and every reader can see them."""
 
 import re
 import shutil

@@ -93,7 +93,7 @@ def test_leases_of_all_kinds_end_after_a_restart(start_server, options):
 
 
 def test_a_file_with_broken_locks_is_not_needed_to_end_them(start_server):
-    # G13: what ended before the restart does not come back
+    # G13: a hold that ended before the restart does not come back
     server = start_server(*ALWAYS, *PLAIN)
     cli = server.connect()
     for _ in walk(server):

@@ -1,7 +1,7 @@
 """A server whose locks are used for the first time.
 
-The module subscribes to the server's events only when the first lock is used. So whatever happened to it before has to
-be known at the first lock.
+The module subscribes to the server's events only when the first lock is used. So all earlier changes must be known at
+the first lock.
 """
 
 import pytest
@@ -88,7 +88,7 @@ def test_a_policy_that_cannot_be_asked_for_is_not_taken_for_a_harmless_one(start
 
 
 def test_the_role_is_shown_before_the_first_lock_too(start_server):
-    # CONTRACT 8: INFO is what an operator looks at, also on a replica that has no lock yet
+    # CONTRACT 8: INFO is the operator's view, also on a replica that has no lock yet
     primary, server = start_server(*AT_ONCE), start_server()
     cli = server.connect()
     assert module_info(cli)["role"] == "primary"
@@ -118,7 +118,7 @@ def test_a_server_without_locks_that_becomes_a_replica_decides_nothing(start_ser
         with refused("READONLY"):
             cli(command)
     is_linked(server)
-    # The first fact that it hears is applied, not asked about.
+    # The first record that it receives is applied, without a question to the server.
     token = there("LOCK.ACQUIRE door bob PX 60000")
     tokens = [there(f"LOCK.ACQUIRE gate:{number} bob PX 60000") for number in range(20)]
     short = there("LOCK.ACQUIRE short carol PX 60000")
@@ -136,7 +136,7 @@ def test_a_server_without_locks_that_becomes_a_replica_decides_nothing(start_ser
     bob = server.ask("LOCK.ACQUIRE door alice PX 60000 BLOCK 0")
     assert cli("LOCK.RELEASE door bob") == 1
     assert bob.answer() > last
-    # And back: a client that waits is turned away.
+    # And back: a client that waits is rejected.
     eve = server.ask("LOCK.ACQUIRE door eve PX 60000 BLOCK 0")
     cli("REPLICAOF", "127.0.0.1", primary.port)
     with refused("UNBLOCKED"):
@@ -263,7 +263,7 @@ def test_locks_restored_first_and_flushed_elsewhere_are_forgotten(start_server, 
 
 
 def test_a_lease_known_from_one_record_ends_on_a_promoted_server(start_server):
-    # The one fact that this server has ever heard
+    # The one record that this server has ever received
     primary = start_server(*AT_ONCE)
     server = start_server("--replicaof", f"127.0.0.1 {primary.port}")
     is_linked(server)
@@ -276,7 +276,7 @@ def test_a_lease_known_from_one_record_ends_on_a_promoted_server(start_server):
 
 
 def test_a_file_loaded_into_a_server_in_use_is_a_file_of_facts(start_server):
-    # G13: what the file says is not asked about, although the server had only clients to listen to before
+    # G13: the server is not asked about the file's content, although it had only clients to listen to before
     server = start_server("--appendonly", "yes", "--appendfsync", "always", "--aof-use-rdb-preamble", "no")
     cli = server.connect()
     for number in range(60):

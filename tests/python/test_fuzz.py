@@ -331,7 +331,7 @@ RECORD_WORDS = (
 
 @pytest.fixture
 def replica_of(request, recorded):
-    """The server with a file, as the replica of a primary that sends what a test wants."""
+    """The server with a file, as the replica of a primary that sends the commands of a test."""
     primary = FalsePrimary()
     request.addfinalizer(primary.close)
     recorded.admin("REPLICAOF", "127.0.0.1", primary.port)

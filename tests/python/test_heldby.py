@@ -131,7 +131,7 @@ def test_other_databases(server, cli):
     take(cli, "gate", "alice")
     assert [row[0] for row in cli("LOCK.HELDBY", "alice")] == ["gate", "door"]
     here, there = cli("LOCK.HELDBY", "alice"), other("LOCK.HELDBY", "alice")
-    # But for what is left of the leases.
+    # Without the remaining leases.
     assert [row[:4] for row in here] == [row[:4] for row in there]
 
 

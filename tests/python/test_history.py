@@ -1,4 +1,4 @@
-"""Histories of many clients under load, checked for what no lock may do.
+"""Histories of many clients under load, checked for violations of any lock's promises.
 
 G1, G2, G4, G5, G7, G9, G11, G12, G13. `make soak-kinds` lets that of all kinds run for minutes, in
 rounds. The checker is checked in test_history_checker.py and its siblings.
@@ -21,7 +21,7 @@ from harness.replicas import AT_ONCE, is_linked
 from harness.replies import module_info
 
 PROCESSES = 2
-# Under valgrind the server answers as many less quickly than the judge allows, who is as strict there.
+# Under valgrind the server answers as many less quickly than the judge allows, which is as strict there.
 CLIENTS = 3 if VALGRIND else 25
 SECONDS = 8.0
 SOAK_SECONDS = float(os.environ.get("REDISLOCK_SOAK_SECONDS") or SECONDS)

@@ -1,4 +1,4 @@
-"""The checker of what has to happen: each fault, put into a history by hand, must be found."""
+"""The checker of liveness: each fault, put into a history by hand, must be found."""
 
 from math import inf
 

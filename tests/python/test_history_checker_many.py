@@ -141,7 +141,7 @@ def test_a_hold_that_began_without_an_answer_is_as_old_as_the_request_for_it():
     first, other, again = refused("bob", 0.0, 0.3), acquire("alice", 0.5, 0.6, 8, lock="gate"), acquire("bob", 1.0, 1.1, 7)
     for error in ("NOREPLICAS too few", "UNBLOCKED this server is a replica now", "UNANSWERED", "LOST"):
         assert token_faults([first._replace(error=error), other, again]) == []
-    # Not one that was asked for later, by somebody else, for another lock, or that began nothing.
+    # Not one that was requested later, by another owner, for another lock, or that began nothing.
     for others in (
         first._replace(sent=0.7), first._replace(owner="carol"), first._replace(keys=("hatch",)),
         first._replace(error="QUARANTINE 5"), first._replace(error=""),
@@ -153,7 +153,7 @@ def test_a_hold_that_began_without_an_answer_is_as_old_as_the_request_for_it():
 
 
 def test_tokens_of_one_lock_rise_by_the_times_of_their_replies():
-    # G4: what a storage that compares tokens counts on; not of a semaphore, where both hold
+    # G4: the assumption of a storage that compares tokens; not of a semaphore, where both hold
     history = [refused("bob", 0.0, 0.3), acquire("alice", 0.5, 0.6, 8), acquire("bob", 1.7, 1.8, 7)]
     assert "token went down" in token_faults(history)[0]
     assert token_faults(history, {"door": 2}) == []

@@ -1,4 +1,4 @@
-"""RESTORE of payloads that somebody made (G14).
+"""RESTORE of handmade payloads (G14).
 
 The checksum is right, the value is not. The server must live, must not allocate
 without bound, and must not get a token that is far ahead of the clock.
@@ -188,7 +188,7 @@ def test_a_token_far_ahead_of_the_clock_does_not_get_in(server, cli, shift):
 
 
 def test_tokens_from_outside_do_not_climb_step_by_step(server, cli):
-    # G14: max-token-lead is counted from the clock, not from the last token let in
+    # G14: max-token-lead is counted from the clock, not from the last accepted token
     for step in range(1, 11):
         changed, payload, forged = with_token(
             cli, lambda token: int(time.time() * 1e6) + step * 50_000_000

@@ -1,6 +1,6 @@
 """kill -9 during load, with appendfsync always: no lock lost, no token twice.
 
-G4 and G13 over a restart (CONTRACT 6, `local`: what was answered was written).
+G4 and G13 over a restart (CONTRACT 6, `local`: an answered command was written).
 """
 
 import random
@@ -114,7 +114,7 @@ def test_kill_9_under_load_loses_no_lock_and_repeats_no_token(start_server):
 
 
 def test_a_killed_server_forgets_who_waited_but_not_who_held(start_server):
-    # CONTRACT 4: queues live in memory; G7: their connections are gone
+    # CONTRACT 4: queues live in memory; G7: their connections are closed
     server = start_server("--appendonly", "yes", "--appendfsync", "always")
     cli = server.connect()
     token = cli("LOCK.ACQUIRE door alice PX 3600000")

@@ -354,7 +354,7 @@ def test_locks_are_granted_again_with_higher_tokens_once_called_off(server, cli)
 
 
 def test_a_server_that_comes_back_mints_by_the_wall_clock(start_server):
-    # G4: what was known is gone; time is not.
+    # G4: the known tokens are lost; time is not.
     server = start_server(module_arguments=["leaving", "yes"])
     server.admin("SAVE")
     server.stop()
@@ -367,7 +367,7 @@ def test_a_server_that_comes_back_mints_by_the_wall_clock(start_server):
 
 @pytest.mark.parametrize("is_chained", [False, True])
 def test_replicas_count_the_same_tokens_after_it_was_called_off(start_server, is_chained):
-    # G13: what readers count from was forgotten on purpose, also in what they load.
+    # G13: the base of readers' counts was forgotten on purpose, also in the files that they load.
     primary = start_server(*AT_ONCE)
     first = start_server(*AT_ONCE, "--replicaof", f"127.0.0.1 {primary.port}")
     is_linked(first)

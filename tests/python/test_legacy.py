@@ -85,7 +85,7 @@ def test_a_waiter_for_an_old_lock_is_granted_when_it_goes(server, cli, end):
 
 
 def test_a_waiter_is_granted_when_the_old_lock_expires(server, cli):
-    # G3, without anybody touching the key
+    # G3, without any access to the key
     assert old_takes(cli, "door", "old", 200)
     assert server.ask("LOCK.ACQUIRE door new PX 60000 BLOCK 0").answer() > 0
 
@@ -158,7 +158,7 @@ def test_without_the_setting_a_string_is_no_lock(cli):
 
 
 def test_replicas_and_files_follow(start_server):
-    # G13: what happened to the string travels in the server's own words.
+    # G13: the changes of the string are replicated in the server's own words.
     primary = start_server(*AT_ONCE, "--appendonly", "yes", "--appendfsync", "always", module_arguments=("legacy-strings", "yes"))
     replica = start_server("--replicaof", f"127.0.0.1 {primary.port}")
     is_linked(replica)

@@ -145,7 +145,7 @@ AGAIN = {
 
 @pytest.mark.parametrize("how", AGAIN)
 def test_the_next_old_lock_in_the_same_step_is_not_overwritten(server, cli, how):
-    # G1: old clients do not stand in line
+    # G1: old clients do not wait in line
     assert old_takes(cli, "door")
     new = ask(server, "door", "new")
     many = ask_all(server, "gate door", "many")

@@ -1,7 +1,7 @@
 """The keyspace events that listeners receive (CONTRACT 8).
 
-Nothing is published without a possible listener. So a client that begins to listen, at whatever moment, has to hear the
-next event.
+Nothing is published without a possible listener. So a client that begins to listen, at whatever moment, must receive
+the next event.
 """
 
 import subprocess
@@ -55,7 +55,7 @@ ALL_EVENTS = [
 
 
 def assert_all_are_heard(server, cli):
-    """The listening module hears everything, in order."""
+    """The listening module receives all events, in order."""
     heard(cli)
     broken = int(module_info(cli)["broken"])
     live_through_all_events(server, cli)
@@ -139,19 +139,19 @@ def test_a_module_hears_on_a_replica_what_its_primary_decided(start_server, list
 def test_a_listener_may_use_the_lock_of_which_it_hears(start_server, listener_path):
     server = start_server("--loadmodule", listener_path)
     cli = server.connect()
-    # It gives the lock up as soon as it hears that it was taken.
+    # It releases the lock as soon as it receives the event of its grant.
     cli("LISTENER.ON lock.acquired LOCK.RELEASE % alice")
     for _ in range(3):
         cli("LOCK.ACQUIRE door alice PX 60000")
         assert cli("DBSIZE") == 0
         # The server delivers no nested events to a module.
         assert heard(cli) == ["lock.acquired door 0"]
-    # It takes it again as soon as it hears that it was freed.
+    # It takes it again as soon as it receives the event of its release.
     cli("LISTENER.ON lock.released LOCK.ACQUIRE % carol PX 60000")
     cli("LOCK.ACQUIRE door alice PX 60000")
     assert cli("LOCK.RELEASE door alice") == 1
     assert owner_of(cli, "door") == "carol"
-    # It deletes what was handed over, within the hand-over.
+    # It deletes the lock that was handed over, within the hand-over.
     cli("LISTENER.ON lock.acquired DEL %")
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
     assert cli("LOCK.RELEASE door carol") == 1

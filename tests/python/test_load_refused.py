@@ -6,7 +6,7 @@ from harness.limits import eventually
 from harness.server import IS_VALKEY, MODULE, at_least
 from harness.wire import refused
 
-#: In each refused load. Its end is due while the server is looked at.
+#: In each refused load. Its end is due while the server is observed.
 QUARANTINE = ["CONFIG", "redislock.quarantine", "300"]
 
 #: The causes of a refused load: words of MODULE LOADEX, or a rival that was loaded before with these arguments. In the
@@ -23,7 +23,7 @@ REFUSED_BY_A_RIVAL = {
     "a taken type": ["type", "redislock"],
     "no room in the event loop": ["files", "300"],
 }
-#: The server finds out what it does not know when the module is loaded: Valkey crashes then, and Redis 7.0 keeps the module.
+#: The server finds unknown words when the module is loaded: Valkey crashes then, and Redis 7.0 keeps the module.
 UNKNOWN = [*QUARANTINE, "CONFIG", "redislock.legacy-strings", "yes", "CONFIG", "redislock.nonsense", "1"]
 
 

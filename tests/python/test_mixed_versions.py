@@ -290,7 +290,8 @@ def test_a_replica_that_was_not_upgraded_first_says_what_it_lacks(start_server, 
     assert replica.admin("DEBUG DIGEST") != cli("DEBUG DIGEST")
     eventually(lambda: "redislock record of a version that this module does not know" in replica.log_text(), "its log says so")
     replica.stop()
-    # Without a file to start from all it has comes from its primary. (It keeps what it was sent when it attached.)
+    # Without a file to start from all it has comes from its primary. (It keeps the data that it received when it
+    # attached.)
     (replica.directory / "dump.rdb").unlink(missing_ok=True)
     replica.module = newer
     replica.start()

@@ -13,7 +13,7 @@ from harness.wire import ServerError, refused
 
 @pytest.fixture(params=LOCKS)
 def lock(request, cli):
-    """A lock of some kind at `door`; what there is to know of it."""
+    """A lock of some kind at `door`; returns the facts about it."""
     LOCKS[request.param](cli)
     return locks_of(cli)["door"]
 
@@ -388,7 +388,7 @@ def test_a_reloaded_lease_ends(cli):
 
 @pytest.mark.parametrize("way", ["RELOAD", "LOADAOF"])
 def test_a_wait_ends_where_a_file_brings_the_lock_back(start_server, way):
-    # G1, G7: the keys are gone for a moment, but nothing is granted while loading
+    # G1, G7: the keys are missing for a moment, but nothing is granted while loading
     server = start_server("--appendonly", "yes", "--aof-use-rdb-preamble", "no")
     cli = server.connect()
     token = cli("LOCK.ACQUIRE door alice PX 60000")

@@ -1,7 +1,7 @@
 """LOCK.MACQUIRE: several locks or none.
 
-G12 (never a part, no deadlock between two, no starvation), G5 on every line it stands
-in, G7, G8, G9. Deadlocks with others are in test_deadlock.py.
+G12 (never a part, no deadlock between two, no starvation), G5 on every line it is in, G7, G8, G9. Deadlocks with others
+are in test_deadlock.py.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""The mutation testing of the core and the engine: what it builds, whom it asks, and what it lets pass."""
+"""The mutation testing of the core and the engine: its builds, its tests, and the mutants that it lets pass."""
 
 import dataclasses
 

@@ -53,7 +53,7 @@ def state_of(server):
 
 
 def stopped(start_server, lacks_a_write):
-    """A primary and its replica that does not answer any more, and may lack what was written last."""
+    """A primary and its replica that does not answer any more, and may lack the last writes."""
     primary, replica, _ = three(start_server)
     token = primary.admin("LOCK.ACQUIRE gate alice PX 60000")
     eventually(lambda: replica.admin("LOCK.FENCE gate") == token, "the replica has the lock")

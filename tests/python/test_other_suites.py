@@ -187,7 +187,7 @@ def test_the_next_waiter_gets_all_three_locks(stage):
 
 
 def test_dining_philosophers_neither_starve_nor_block(stage):
-    """The dining philosophers: what a multi lock is for. Each takes its forks in the order in which it sees them."""
+    """The dining philosophers: the purpose of a multi lock. Each takes its forks in the order in which it sees them."""
     clients = [stage.server.connect() for _ in range(5)]
     forks = [Gauge() for _ in range(5)]
 
@@ -313,7 +313,8 @@ def test_the_remaining_time_is_returned(stage):
 
 
 def test_a_try_does_not_wait(stage):
-    """Redisson: testTryLockNonDelayed, testConcurrencyTryLockUnLock. One of many gets it, the rest hear so at once."""
+    """Redisson: testTryLockNonDelayed, testConcurrencyTryLockUnLock. One of many gets it, the rest are notified at
+    once."""
     actors = [stage.actor(f"c{n}") for n in range(20)]
     barrier = threading.Barrier(20)
 

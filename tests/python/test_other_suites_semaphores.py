@@ -55,7 +55,7 @@ def left(stage, limit):
 
 
 def test_more_permits_are_there_when_all_agree_on_more(stage):
-    """Curator: testThreadedLeaseIncrease. Here not while anybody uses it: then LOCKKIND says so."""
+    """Curator: testThreadedLeaseIncrease. Here not while it is in use: then LOCKKIND says so."""
     ann, ben, cid = (stage.actor(name) for name in ("ann", "ben", "cid"))
     ann.permit(1)
     reply = stage.in_queue(ben.permit, 1)
@@ -160,7 +160,7 @@ def test_a_hundred_threads_released_in_chunks(stage):
 
 
 def test_a_request_that_an_administrator_ended_leaves_no_trace(stage):
-    """Curator: testNoOrphanedNodes. The client comes again, and nothing stands in its way."""
+    """Curator: testNoOrphanedNodes. The client comes again, and nothing blocks it."""
     ann, ben = stage.actor("ann"), stage.actor("ben")
     ann.permit(1)
     ended = stage.in_queue(ben.permit, 1)

@@ -68,7 +68,7 @@ def fill(server, lease_ms=600_000, databases=DATABASES):
 
 
 def assert_held(server, held):
-    """Each lock has its owner and its token, to the byte, and every other owner and token is turned away."""
+    """Each lock has its owner and its token, to the byte, and every other owner and token is rejected."""
     for database in sorted({database for database, _ in held}):
         cli = server.connect(db=database)
         mine = {name: hold for (db, name), hold in held.items() if db == database}
@@ -358,7 +358,7 @@ def test_dump_and_restore_keep_owner_and_token(start_server, server, cli):
 
 
 def test_names_that_look_alike_are_not_the_same_name(cli):
-    # A hold is tied to its name; a packed name has to tell all of these apart.
+    # A hold is tied to its name; a packed name must distinguish all of these.
     alike = [b"n1", b"n01", b"n001", b"n10", b"n", b"N1", b"n1\x00", b"m1", b"nn1", b"n" + b"0" * 18 + b"1"]
     for name in alike:
         cli("LOCK.ACQUIRE", name, UUID, "PX", 60000)
@@ -401,7 +401,7 @@ def test_swapped_databases_hold_nothing_and_others_continue(server):
         cli = server.connect(db=database)
         assert set(cli.pipeline(*[("LOCK.FENCE", name) for name in NAMES])) == {None}
         assert cli("DBSIZE") == len(NAMES)
-        # Empty locks, each for the taking under the name where it came to stand.
+        # Empty locks, free to be taken under their new names.
         for number, name in enumerate(NAMES):
             owner = OWNERS[(number + 3) % len(OWNERS)]
             held[database, name] = (owner, cli("LOCK.ACQUIRE", name, owner, "PX", 60000))
@@ -454,7 +454,7 @@ def test_memory_comes_back(start_server, kind, way):
     names, owner = KINDS[kind]
     server = start_server()
     cli = server.connect()
-    # Once in little, so that what is allocated once and for all is there.
+    # Once in little, so that one-time allocations are done.
     take_many(cli, names[:2_000], owner)
     cli("FLUSHALL SYNC")
     eventually(lambda: module_info(cli)["locks"] == "0", "the locks are gone")

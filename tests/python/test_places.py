@@ -338,7 +338,7 @@ def test_a_reserved_permit_that_lapses_is_handed_on(server, cli):
 
 
 def test_readers_are_not_held_up_by_a_readers_place(server, cli):
-    # G5: consecutive readers come in together
+    # G5: consecutive readers are granted together
     take(cli, "door", "w")
     take(cli, "door", "r1", "SHARED", KEPT)
     r2 = ask(server, "door", "r2", "SHARED")
@@ -584,7 +584,7 @@ def test_places_are_in_the_memory_of_the_primary_only(start_server):
 
 
 def test_a_server_that_becomes_a_replica_drops_its_places(start_server):
-    # CONTRACT 4: at a change of roles queues are gone
+    # CONTRACT 4: queues are dropped at a change of roles
     primary, server = start_server(), start_server()
     cli = server.connect()
     take(cli, "door", "alice")

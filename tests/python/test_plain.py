@@ -1,4 +1,4 @@
-"""The check of plain sentences: it finds what breaks each of its rules, in every kind of file, and nothing else."""
+"""The check of plain sentences: it finds each kind of fault, in every kind of file, and nothing else."""
 
 import importlib.machinery
 import importlib.util
@@ -145,7 +145,7 @@ def test_a_name_that_leads_nowhere_is_refused():
 
 
 def run_on_a_repository(tmp_path, pending):
-    """The check, in a repository of its own, with this list of what is pending."""
+    """The check, in a repository of its own, with this list of pending files."""
     (tmp_path / "scripts").mkdir()
     script = (ROOT / "scripts" / "plain").read_text()
     lines = [f"PENDING = {pending!r}" if line.startswith("PENDING = ") else line for line in script.splitlines()]

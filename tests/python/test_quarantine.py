@@ -86,7 +86,7 @@ def test_a_quarantine_lasts_as_long_as_it_says(start_server):
 
 
 def test_no_lease_is_longer_than_the_quarantine(start_server):
-    # what may be forgotten must be over when it ends
+    # a lease that may be forgotten must end before it does
     cli = start_server(module_arguments=("quarantine", "200")).connect()
     eventually(lambda: left_ms(cli) == 0)
     with refused("ERR", "PX", "1 to 200"):

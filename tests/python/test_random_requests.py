@@ -90,7 +90,7 @@ def settle_down(cli):
 
     def is_calm():
         leases = leases_of(cli)
-        # Keys that a user gave a time to live are not shown any more before they are gone.
+        # Keys that a user gave a time to live are hidden a moment before they are removed.
         if cli("DBSIZE") != len(cli("KEYS *")) or any(cli("PTTL", key) >= 0 for key in cli("KEYS *")):
             return False
         return count(cli, "holds") == len(leases) and all(left > 1_000_000 for left in leases.values())

@@ -1,9 +1,9 @@
-"""LOCK.ACQUIRE ... SHARED: what readers and writers are promised, and who changes from one to the other.
+"""LOCK.ACQUIRE ... SHARED: the promises to readers and writers, and the changes from one to the other.
 
-G1 (readers together or one writer), G5 (first come, first served; consecutive readers come in together), G9; LOCKHELD
-and downgrade. The tests that shared locks have in common with the others are in test_files.py, test_replicas.py and
-test_seeing.py. The limits on their number are in test_max_holders_and_waiters.py. The tests of others for their
-readers-writer locks are in test_other_suites_readers_writers.py.
+G1 (readers together or one writer), G5 (first come, first served; consecutive readers are granted together), G9;
+LOCKHELD and downgrade. The tests that shared locks have in common with the others are in test_files.py,
+test_replicas.py and test_seeing.py. The limits on their number are in test_max_holders_and_waiters.py. The tests of
+others for their readers-writer locks are in test_other_suites_readers_writers.py.
 """
 
 import pytest
@@ -142,7 +142,7 @@ def test_a_stream_of_writers_does_not_starve_a_reader(server, cli):
 
 @pytest.mark.parametrize("end", ["close", "timeout", "withdraw", "UNBLOCK"])
 def test_readers_come_in_when_the_writer_ahead_of_them_gives_up(server, cli, end):
-    # G6: a wait that ends lets others in
+    # G6: a wait that ends unblocks others
     take(cli, "door", "r1", "SHARED")
     writer = ask(server, "door", "w", block_ms=400 if end == "timeout" else 0)
     readers = [ask(server, "door", f"r{n}", "SHARED") for n in (2, 3)]

@@ -51,7 +51,7 @@ def lease_left(client, name="foo"):
 
 
 def break_lock(client, name="foo"):
-    """Somebody else holds the lock now."""
+    """Another owner holds the lock now."""
     client.delete(name)
     assert client.execute_command("LOCK.ACQUIRE", name, "thief", "PX", 60000)
 

@@ -1,4 +1,5 @@
-"""Redlock over independent servers: examples/redlock.py, and what docs/concepts/redlock.md says of it (CONTRACT 6, T5)."""
+"""Redlock over independent servers: examples/redlock.py, and the claims of docs/concepts/redlock.md (CONTRACT 6,
+T5)."""
 
 import asyncio
 import random
@@ -28,7 +29,7 @@ from harness.wire import refused
 pytestmark = pytest.mark.skipif(VALGRIND, reason="five servers at once, which do what other tests try too")
 
 HOUR = 3600
-#: For this long a server may still go by what its wall clock showed before a step.
+#: For this long a server may still use the wall clock's time before a step.
 STEP_SECONDS = 0.05
 
 
@@ -391,7 +392,7 @@ async def test_a_lost_counter_and_a_wrong_clock_take_tokens_back(start_server, c
 
 
 class Slow(Redlock):
-    """A client that is slow to read what its second round gave."""
+    """A client that is slow to read the replies of its second round."""
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
@@ -441,7 +442,7 @@ async def use(lock, diary, chance, is_over):
 
 @on_a_loop
 async def test_one_at_a_time_while_servers_are_killed_and_come_back_empty(start_server):
-    # T5 under load, judged by what the holders saw: no two at once, tokens rising in real time.
+    # T5 under load, judged by the holders' observations: no two at once, tokens rising in real time.
     servers = Independent(start_server, 5, "quarantine", 300)
     servers.settle()
     diary, kills, start = Diary(), 0, now()

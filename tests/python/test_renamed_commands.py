@@ -11,8 +11,8 @@ from harness.server import ROOT, StartFailed
 from harness.wire import refused
 
 NOT_TOLD = "a grant whose client disconnects before it is told lasts until its lease ends"
-#: The server's commands that the module calls by name, and what the log says at load of a server without one.
-#: Of others it is quiet: what OPERATIONS says of them costs time alone, or the setting that needs them is refused.
+#: The server's commands that the module calls by name, and the log at load of a server without one. Others are not
+#: logged: the cost of their absence in OPERATIONS is time alone, or the setting that needs them is refused.
 CALLED = {
     "CLIENT": NOT_TOLD,
     "CONFIG": NOT_TOLD,
@@ -78,7 +78,7 @@ def test_locks_work_without_a_command(start_server, name):
 
 @pytest.mark.parametrize("name", ["CLIENT", "CONFIG"])
 def test_a_grant_on_a_closed_connection_ends_with_its_lease(start_server, name):
-    # G1: what the server cannot tell is taken for a grant that has arrived, or two would hold the lock
+    # G1: an unknown delivery counts as one that has arrived, or two would hold the lock
     server = start_server(config=without(name))
     cli = server.connect()
     cli("ACL SETUSER bob on >secret +@all ~* &*")

@@ -168,7 +168,7 @@ def tell_an_older_token(server, cli, how):
 
 @pytest.mark.parametrize("how", ["downgrade", "cut", "kept"])
 def test_tokens_agree_after_a_record_of_an_older_token(start_server, how):
-    # G13, G4: readers count on from the newest token, not from the one they heard last
+    # G13, G4: readers count on from the newest token, not from the last one they received
     server = start_server(*AT_ONCE, *ALWAYS, *PLAIN)
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}")
     is_linked(replica)
@@ -310,7 +310,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_replicas_and_files_agree_whatever_is_done_to_keys(start_server, command):
-    # G13: replica, append-only file, RDB, each with waiters behind
+    # G13: replica, append-only file, RDB, each with waiters
     server = start_server(*AT_ONCE, *ALWAYS, *PLAIN)
     replica = start_server("--replicaof", f"127.0.0.1 {server.port}")
     is_linked(replica)
@@ -326,7 +326,7 @@ def test_replicas_and_files_agree_whatever_is_done_to_keys(start_server, command
         if waiter is not None and command not in ("COPY door other", "PEXPIRE door 3000000"):
             waiting = [each for each in (waiter, both) if each is not None]
             if command == "SET door x":
-                # CONTRACT 5: what was written stays
+                # CONTRACT 5: a written value stays
                 for each in waiting:
                     with refused("WRONGTYPE"):
                         each.answer()

@@ -16,7 +16,7 @@ BRIEF_MS = 1_500
 
 @pytest.fixture
 def pair(start_server):
-    """A primary and its replica; what is not confirmed waits for a minute."""
+    """A primary and its replica; an unconfirmed grant waits for a minute."""
     primary, replicas = confirming(start_server, replicas=1)
     return primary, replicas[0]
 

@@ -1,7 +1,7 @@
 """The checker of histories, checked by servers that leave out one rule each (`make sabotage`).
 
-Each rule that src/sabotage.rs can leave out must be missed, and for the right reason; a server
-that keeps all of them must never be accused. Elsewhere the module is looked at: it has none of this.
+Each rule that src/sabotage.rs can leave out must be missed, and for the right reason; a server that keeps all of them
+must never be accused. Elsewhere the module itself is checked: it has none of this.
 """
 
 import os
@@ -48,8 +48,8 @@ MIXED = {
     "replicas": ["the replica is not equal"],
 }
 ELSEWHERE = ["quarantine", "acknowledgement"]
-#: The findings of random scripts on a primary and its replicas (`make differ`). For each: what its judges say, one of
-#: these at least, and the groups of steps that are drawn, so that it is found soon.
+#: The findings of random scripts on a primary and its replicas (`make differ`). For each: the findings of its judges,
+#: one of these at least, and the groups of steps that are drawn, so that it is found soon.
 DIFFERING = {
     "leaver-wakes": (["could have it and waits"], ["leaving"]),
     "beside-reservations": (["could have it and waits"], ["crowds"]),

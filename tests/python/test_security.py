@@ -15,7 +15,7 @@ RECIPES = [
     line for line in (ROOT / "docs" / "how-to" / "acl.md").read_text().splitlines() if line.startswith("ACL SETUSER ")
 ]
 
-#: The rights of each user of the recipes, and its refusals. T stands for the token of lock:a.
+#: The rights of each user of the recipes, and its refusals. T is the token of lock:a.
 RIGHTS = {
     "app": (
         """LOCK.ACQUIRE lock:b app PX 60000 BLOCK 10|LOCK.MACQUIRE 2 lock:c lock:e app PX 60000|LOCK.FENCE lock:a T
@@ -137,7 +137,7 @@ def token(cli):
 
 
 def user_with(server, *rules):
-    """A connection of bob, who has just these rights."""
+    """A connection of bob, with just these rights."""
     server.admin("ACL", "SETUSER", "bob", "reset", "on", ">secret", *rules)
     return log_in(server, "bob", "secret")
 
@@ -198,7 +198,7 @@ def test_one_connection_can_take_all_places_until_max_wait(server, cli):
 
 
 def test_one_owner_can_hold_for_longer_than_max_lease(server, cli):
-    # A lease bounds how long a lock is held after its holder is gone, not how long it is held.
+    # A lease bounds how long a lock is held after its holder has died, not how long it is held.
     cli("CONFIG SET redislock.max-lease 100")
     mallory = server.connect()
     mallory("LOCK.ACQUIRE lock:a mallory PX 100 KEEPALIVE")
@@ -264,7 +264,7 @@ def test_arguments_are_in_the_slow_log_and_the_monitor(server, cli, token):
     assert monitor("MONITOR") == "OK"
     cli("LOCK.RENEW lock:a alice PX 60000")
     assert cli("LOCK.EXEC", "lock:a", token, "SET", "data:x", "what-is-written") == "OK"
-    # A server hides passwords in its own commands, not in what stands behind LOCK.EXEC, though that is refused.
+    # A server hides passwords in its own commands, not in the words after LOCK.EXEC, though that is refused.
     with pytest.raises(ServerError):
         cli("LOCK.EXEC", "lock:a", token, "ACL", "SETUSER", "eve", ">a-password")
     cli("CONFIG SET slowlog-log-slower-than -1")
@@ -322,7 +322,7 @@ def test_owners_and_tokens_are_in_dumps_and_files(start_server):
 
 
 def test_arguments_that_are_no_record_change_nothing(start_server):
-    # G14: an append-only file that somebody has written into
+    # G14: an append-only file that was tampered with
     server = start_server("--appendonly", "yes", "--appendfsync", "always")
     token = server.connect()("LOCK.ACQUIRE lock:a alice PX 600000")
     server.stop()

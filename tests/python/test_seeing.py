@@ -1,5 +1,4 @@
-"""Seeing what happens (CONTRACT 8): INFO redislock, the log, keyspace events, tracking,
-WATCH.
+"""Observation (CONTRACT 8): INFO redislock, the log, keyspace events, tracking, WATCH.
 """
 
 import pytest
@@ -74,7 +73,7 @@ def test_locks_holds_and_waiters_are_what_is_there(server, cli):
     assert count(cli, WAITERS) == 1
     cli("FLUSHALL")
     eventually(lambda: count(cli, WAITERS) == 0, "bob is granted")
-    # The server may free what was flushed on a thread, a moment later.
+    # The server may free flushed values on a thread, a moment later.
     eventually(
         lambda: (count(cli, LOCKS), count(cli, HOLDS)) == (1, 1), "one lock is left"
     )
@@ -157,7 +156,7 @@ def test_the_log_tells_when_a_lock_is_broken_from_outside(server, cli):
 
 
 def let_old_events_pass(server):
-    """The end of the test before flushed its locks: what that tells may come late."""
+    """The end of the test before flushed its locks: the events of that may come late."""
     cli, subscriber = server.connect(), server.connect()
     cli("CONFIG SET notify-keyspace-events KEd")
     subscriber("SUBSCRIBE __keyevent@0__:lock.broken")

@@ -1,4 +1,4 @@
-"""LOCK.ACQUIRE ... LIMIT n: what a semaphore promises.
+"""LOCK.ACQUIRE ... LIMIT n: the promises of a semaphore.
 
 G1 (at most n holders), G5, G6, G9; all users agree on n while anyone holds or waits. Invalid numbers are in
 test_bad_input.py; the tests of others for their semaphores are in test_other_suites_semaphores.py.

@@ -9,7 +9,7 @@ from harness.limits import A_WHILE_SECONDS
 from harness.replies import module_info, queue_of
 from harness.wire import refused
 
-#: A value of each setting that changes what a busy server does, and the value that it has there.
+#: A value of each setting that changes the behaviour of a busy server, and the value that it has there.
 BUSY = {
     "max-lease": (60_000, 100),
     "max-wait": (0, 1),
@@ -24,7 +24,7 @@ BUSY = {
     "legacy-strings": ("yes", "no"),
     "leaving": ("no", "yes"),
 }
-#: The neighbour refuses the first when it is set, the second when all are set. It may be named before and behind.
+#: The neighbour refuses the first when it is set, the second when all are set. It may be named before and after.
 REFUSED = {"at once": 666, "later": 667}
 ORDERS = {"before": 1, "behind": -1}
 

@@ -1,4 +1,4 @@
-"""The checker of the specifications sees what it should, and pages name configurations that exist.
+"""The checker of the specifications sees planted faults, and pages name configurations that exist.
 
 The configurations themselves are checked by `make spec`.
 """

@@ -28,7 +28,8 @@ SPARE_BYTES = 2 * 24_576
 #: The number of waiters in the line of one lock, where there are many.
 OF_A_LOCK = 5
 
-#: Twenty times what a quiet machine shows with the largest crowd (docs/internals/storms.md); what was measured is printed.
+#: Twenty times the figure of a quiet machine with the largest crowd (docs/internals/storms.md); the measurement is
+#: printed.
 PING_P99_MS_MAX = 1_000.0 * SLOW_FACTOR
 
 #: The bound where the server closes all connections in one command, whatever they wait for.
@@ -102,7 +103,7 @@ def wait_until_together(storm):
 
 
 def hang_up_while_granting(storm):
-    """In the middle of a cascade, everybody is gone at once."""
+    """In the middle of a cascade, all clients disconnect at once."""
     return gone_while_granting(storm, storm.crowd.leave)
 
 
@@ -112,7 +113,7 @@ def killed_while_granting(storm):
 
 
 def gone_while_granting(storm, go):
-    """G6, G8: none of the dead holds up anybody."""
+    """G6, G8: disconnected waiters block no others."""
     storm.hold_all()
     storm.wait_in_queue()
     turns = Turns(storm)
@@ -127,7 +128,7 @@ def gone_while_granting(storm, go):
 
 
 def broken_and_let_in_together(storm):
-    """G6: all locks are broken at once, and readers are let in together."""
+    """G6: all locks are broken at once, and readers are granted together."""
     storm.hold_all()
     storm.wait_in_queue(lambda _: ("BLOCK", 0, "SHARED"))
     told = {}
@@ -199,7 +200,7 @@ def test_storms_pass_and_leave_nothing_behind(start_large):
 
 
 def blow(server, size, locks):
-    """All scenes of a storm; tells what others noticed of each."""
+    """All scenes of a storm; returns the delays that others noticed in each."""
     seen = []
     with Crowd(server.port, 0, "crowd") as crowd:
         storm = Storm(server, crowd, size, locks)

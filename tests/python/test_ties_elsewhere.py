@@ -109,7 +109,7 @@ def test_an_ephemeral_hold_is_bound_again_after_a_restart(start_server):
 
 
 def test_dump_and_restore_keep_the_tie(server, cli):
-    # CONTRACT 5: what the hold is travels; the connection of the old server does not
+    # CONTRACT 5: the fields of the hold are replicated; the connection of the old server is not
     task = server.connect()
     take(task, "door", "alice", "KEEPALIVE EPHEMERAL 500", lease_ms=50_000)
     payload = cli("DUMP door")
@@ -126,7 +126,7 @@ def test_dump_and_restore_keep_the_tie(server, cli):
 
 
 def kept_alive(server, kind=""):
-    """The payload of a lock that was kept alive by a connection that is gone, lease and all."""
+    """The payload of a lock that was kept alive by a closed connection, lease and all."""
     cli, holder = server.connect(), server.connect()
     take(holder, "door", "alice", kind, "KEEPALIVE", lease_ms=100)
     payload = os.fsencode(cli("DUMP door"))

@@ -234,7 +234,7 @@ def test_a_waiter_does_not_wait_for_the_server_to_find_an_expired_key(start_serv
     server = start_server()
     cli = server.connect()
     cli("DEBUG SET-ACTIVE-EXPIRE 0")
-    # More than are looked at in one go, and the longest name that is looked at.
+    # More than are examined in one step, and the longest name that is examined.
     doors = [f"door-{number}" for number in range(300)] + ["d" * 4096]
     for door in doors:
         take(cli, door, "alice")

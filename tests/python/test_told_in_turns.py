@@ -1,6 +1,6 @@
 """Clients whose locks are granted in one turn of the event loop are notified some at a time.
 
-Grants are decided at once (G6). A client that still waits for its turn to be answered may go away, be sent away or ask
+Grants are decided at once (G6). A client that still waits for its turn to be answered may leave, be rejected or ask
 again like every waiter (G7, G8, G9).
 """
 
@@ -17,11 +17,11 @@ from harness.server import parse_info
 from harness.storm import Storm, admit, look_in_a_turn, read_look
 from harness.wire import encode
 
-#: More than three turns tell.
+#: More than three turns notify waiters.
 CLIENTS = 900
 
 #: The number of looks that are on their way at a time. Each takes its while: on a busy machine, too, turns run out of
-#: looks only if we are not heard of for tens of milliseconds.
+#: looks only if we send nothing for tens of milliseconds.
 LOOKS = 40
 LOOK = "for n = 1, 100000 do end return redis.call('INFO', 'clients')"
 
@@ -159,7 +159,7 @@ def test_a_waiter_unblocked_with_an_error_before_its_turn_holds_nothing(line):
 
 
 def test_an_owner_that_asks_again_before_its_turn_has_the_same_token(line):
-    # G9: on another connection. Then the first may go: what it asked for is known.
+    # G9: on another connection. Then the first may go: its request is known.
     last = CLIENTS - 1
     ask = f"LOCK.ACQUIRE lock:{last} w{last} PX 600000"
     token, killed = line.release_all_and(ask, f"CLIENT KILL ID {line.ids[last]}")
@@ -172,7 +172,7 @@ def test_an_owner_that_asks_again_before_its_turn_has_the_same_token(line):
 
 
 def test_what_was_released_before_its_turn_stays_released(line):
-    # G10: its owner gives it back on another connection; what comes late is a token that is dead.
+    # G10: its owner releases it on another connection; a late reply is a token that is dead.
     last = CLIENTS - 1
     assert line.release_all_and(f"LOCK.RELEASE lock:{last} w{last}") == [1]
     line.hear(range(CLIENTS))

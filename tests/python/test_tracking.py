@@ -1,7 +1,7 @@
 """The messages of CLIENT TRACKING and WATCH about locks of all kinds (CONTRACT 8).
 
-Exactly when something changes that LOCK.INFO or LOCK.FENCE shows of the holds; the waiters are
-no part of it. By commands, and by what the module does on its own.
+Exactly when something changes that LOCK.INFO or LOCK.FENCE shows of the holds; the waiters are no part of it. By
+commands, and by changes of the module itself.
 """
 
 import pytest
@@ -28,7 +28,7 @@ def some_locks(cli):
 
 
 class Watch:
-    """A client that caches what it has read."""
+    """A client that caches its reads."""
 
     def __init__(self, server, how, read="LOCK.INFO"):
         self.connection = server.connect(protocol=3)
@@ -165,7 +165,7 @@ def test_leases_that_end_one_by_one(server, cli, teller):
         take(cli, "read", owner, "SHARED")
     changes = Changes(server, teller)
     for left, owner in zip((3, 2, 1), readers):
-        # The lease must not end before somebody looks, however slow the machine is.
+        # The lease must not end before a look, however slow the machine is.
         for lease_ms in (300, 1200, 4800):
             take(cli, "read", owner, "SHARED")
             cli("LOCK.RENEW", "read", owner, "PX", lease_ms)
@@ -230,7 +230,7 @@ def test_a_place_that_lapses_changes_nothing(server, cli, teller):
 @pytest.mark.parametrize("kind", ["", "SHARED", "LIMIT 3"])
 @pytest.mark.parametrize("tie", ["EPHEMERAL 0", "EPHEMERAL 50000", "KEEPALIVE"])
 def test_a_connection_that_closes(server, cli, teller, kind, tie):
-    # The hold ends, its lease is cut, or its lease begins to run: as after a renewal, what was read is old.
+    # The hold ends, its lease is cut, or its lease begins to run: as after a renewal, the cached reply is old.
     task = server.connect()
     take(task, "door", "alice", kind, tie, lease_ms=600_000)
     if kind:

@@ -26,7 +26,7 @@ def fill(cli, options, holders=1501, longest=256):
 
 
 def state(cli):
-    """The lock as it is, without what time changes."""
+    """The lock as it is, without the fields that time changes."""
     info = lock_info(cli, "door", "FULL", "COUNT", "2000")
     holders = [(hold["owner"], hold["token"], hold["count"]) for hold in info["holders"]]
     return info["holds"], holders, cli("DEBUG DIGEST-VALUE door")

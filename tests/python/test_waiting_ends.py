@@ -74,7 +74,7 @@ def test_a_waiter_that_leaves_as_the_lock_is_freed_does_not_block_it(server, cli
 
 
 def test_a_waiter_whose_user_is_deleted_as_the_lock_is_freed_does_not_keep_it(server, cli):
-    # G8: the server closes bob's connection at the end of that turn, and drops what he was answered
+    # G8: the server closes bob's connection at the end of that turn, and drops the reply to him
     server.admin("ACL SETUSER bob on >secret +@all ~* &*")
     cli("LOCK.ACQUIRE door alice PX 60000")
     bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0", user="bob")
@@ -133,7 +133,7 @@ def test_the_holder_that_disconnects_keeps_the_lock(server, cli):
     assert owner_of(cli, "door") == "alice"
 
 
-# Waiters whose going lets others in (G6)
+# Waiters whose departure unblocks others (G6)
 
 #: The ways in which a waiter leaves. It is asked for no longer than this.
 GOINGS = {
@@ -166,7 +166,7 @@ def reader_behind_a_writer(server, block):
 
 
 def request_behind_one_for_several(server, block):
-    """The door is free: its waiter wants the gate too, which ann holds. rob waits behind."""
+    """The door is free: its waiter wants the gate too, which ann holds. rob waits after it."""
     server.admin("LOCK.ACQUIRE gate ann PX 3600000")
     writer = server.ask("LOCK.MACQUIRE", 2, "gate", "door", "writer", "PX", 3600000, "BLOCK", block)
     return writer, server.ask("LOCK.ACQUIRE door rob PX 3600000 BLOCK 0")
@@ -189,7 +189,7 @@ def test_a_waiter_that_leaves_lets_in_at_once_those_it_held_up(unhurried, scene,
         eventually(lambda: waiters_of(cli, "door") == 0, "nobody waits any more")
 
 
-# Waiters that are sent away
+# Waiters that are rejected
 
 
 def test_a_release_withdraws_the_owners_waiting_request(server, cli):
@@ -330,7 +330,7 @@ def test_client_kill_as_the_lock_is_freed_leaves_it_to_the_next(server, cli, fir
 
 
 def test_shutdown_ends_with_waiters(start_server):
-    # G7: their connections are gone, and the server ends well
+    # G7: their connections are closed, and the server ends well
     server = start_server()
     cli = server.connect()
     bob, carol = line_up(server, cli, "bob", "carol")

@@ -310,7 +310,7 @@ def test_a_value_put_over_a_lock_without_waiters_stays(cli):
 
 
 def test_the_lease_of_a_broken_hold_ends_nothing_later(cli):
-    # The deadline of alice's hold must not fall on what came after it.
+    # The deadline of alice's hold must not apply to a later one.
     cli("LOCK.ACQUIRE door alice PX 100")
     cli("SET door value")
     cli("LOCK.ACQUIRE gate alice PX 100")
@@ -419,7 +419,7 @@ def test_waiters_of_all_kinds_are_granted(server, cli, cause):
 
 
 def test_waiters_of_all_kinds_are_answered_when_a_value_is_written(server, cli):
-    # CONTRACT 5: what was written stays
+    # CONTRACT 5: a written value stays
     take(cli, "a", "h")
     take(cli, "b", "h", "SHARED")
     take(cli, "b", "h2", "SHARED")

@@ -1,4 +1,4 @@
-"""Clients that WATCH a key: closing it tells them, if it was changed."""
+"""Clients that WATCH a key: closing it notifies them, if it was changed."""
 
 import pytest
 

@@ -13,7 +13,7 @@ RESET_AT_ONCE = struct.pack("ii", 1, 0)
 
 @pytest.fixture
 def listener():
-    """Stands where a server might, and says nothing."""
+    """Listens in the place of a server, and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as one:
         yield one
 

@@ -19,7 +19,7 @@ pub struct Client {
     connection: Connection,
 }
 
-/// The holder of a lock, as `LOCK.INFO` tells it.
+/// The holder of a lock, as `LOCK.INFO` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     pub owner: String,
@@ -84,7 +84,7 @@ impl Client {
         as_text(&value).unwrap_or_else(|| panic!("{line}: {value:?}"))
     }
 
-    /// Sends a command without waiting for what the server says to it.
+    /// Sends a command without waiting for the reply.
     pub fn send(&mut self, line: &str) {
         self.connection.send_packed_command(&command(line).get_packed_command()).unwrap();
     }
@@ -124,7 +124,7 @@ impl Client {
         as_int(&self.call(&format!("LOCK.FENCE {key}")))
     }
 
-    /// The holder of the lock, if anybody holds it.
+    /// The holder of the lock, if it is held.
     #[track_caller]
     pub fn hold(&mut self, key: &str) -> Option<Hold> {
         let info = self.call(&format!("LOCK.INFO {key}"));

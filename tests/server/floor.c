@@ -6,12 +6,11 @@
  * FLOOR.SET key [key ...] sets keys to a value of a native type that says nothing and takes no memory of the module.
  *
  * Loaded with the argument `promises`, it has FLOOR.ACQUIRE and FLOOR.RELEASE, too. They take the words of a lock, and
- * do with the token what a lock's promises need the server for, and nothing else. They open the key, ask for the rights
- * of the client that is next, tell replicas and files, and publish two events. The module receives all events that a
- * lock needs, the turns of the event loop among them. So fast could a lock be whose module takes no instruction of its
- * own.
+ * do with the token only the work of the server for a lock's promises. They open the key, check the rights of the next
+ * client, replicate, and publish two events. The module receives all events that a lock needs, the turns of the event
+ * loop among them. So fast could a lock be whose module takes no instruction of its own.
  *
- * The server's header is not needed: what is used of it is declared here. */
+ * The server's header is not needed: the used parts are declared here. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 //! - `client.rs`: a connection; `waiter.rs`: one that waits in a thread of its own;
 //! - `until.rs`: bounded waiting for a condition;
 //! - `topology.rs`: a primary with replicas, and whether they agree;
-//! - `lease.rs`: what is left of a lease;
+//! - `lease.rs`: the remaining lease;
 //! - `stream.rs`: the replication stream, read as a replica reads it;
 //! - `wall_clock.rs`, `wall_clock.c`: a server whose wall clock the test sets.
 

@@ -1,7 +1,7 @@
 /* Preloaded into a server: all its clocks are paused but for the time in the file that STOPPED_CLOCK_FILE names. It is
  * two numbers of 64 bits: when the wall clock began, in microseconds since the epoch, and how many microseconds have
- * passed since then. The server learns of that when somebody wakes it, so never in the middle of a turn of its event
- * loop. A timer of the kernel goes off when the server's own clock says so. */
+ * passed since then. The server notices that when it is woken, so never in the middle of a turn of its event loop. A
+ * timer of the kernel goes off when the server's own clock says so. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,7 +24,7 @@
 /* The bound on the time until a timer that is due can be read. */
 #define FIRES_MS 1000
 
-/* Less than a millisecond: what the server counts in milliseconds is the same. */
+/* Less than a millisecond: the server's counts of milliseconds are the same. */
 #define LOOKS_MAX 999
 
 struct page {
@@ -61,8 +61,8 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 
 /* Two timers of the server never end at the same moment: the second one is postponed by a microsecond, and would not
- * end while time is paused. So within a millisecond each look at this clock, which is the server's own, is a little
- * later than the one before. The module looks at the other one. */
+ * end while time is paused. So within a millisecond each reading of this clock, which is the server's own, is a little
+ * later than the one before. The module reads the other one. */
 int gettimeofday(struct timeval *restrict time, void *restrict zone) {
     static int64_t last_us, looks;
     struct timespec now;

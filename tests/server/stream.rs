@@ -1,4 +1,4 @@
-//! The replication stream, read as a replica reads it: what a server tells others to do, in what order.
+//! The replication stream, read as a replica reads it: the commands of a server for others, in order.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -93,8 +93,8 @@ pub fn digest(server: &Server) -> String {
     server.client().text("DEBUG DIGEST")
 }
 
-/// G13: what has caught up is the same. It compares all holds, then the digest of everything, at one point of the
-/// stream.
+/// G13: a replica that has caught up is the same. It compares all holds, then the digest of everything, at one point
+/// of the stream.
 #[track_caller]
 pub fn assert_agree(primary: &Server, replicas: &[&Server]) {
     let mut client = primary.client();

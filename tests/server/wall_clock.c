@@ -1,5 +1,5 @@
 /* Preloaded into a server: shifts its wall clock by the number of microseconds in the file that WALL_CLOCK_FILE names,
- * which it rereads at each look at the clock. All other clocks are left alone. */
+ * which it rereads at each reading of the clock. All other clocks are left alone. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -53,7 +53,7 @@ impl WallClock {
     }
 }
 
-/// The true wall clock, in microseconds: what tokens are counted in.
+/// The true wall clock, in microseconds: the unit of tokens.
 pub fn now_us() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     i64::try_from(since.as_micros()).unwrap()

@@ -30,9 +30,9 @@ unsafe extern "C" {
     fn compares_follow(flag: *const bool);
 }
 
-/// Lets an input be lived, and the fuzzer see what its bytes are compared with.
+/// Runs an input, and shows the fuzzer the comparisons of its bytes.
 fn live(data: &[u8], run: fn(&[u8])) {
-    // SAFETY: 1. The flag is a static: what points to it stays valid. 2. There is one thread.
+    // SAFETY: 1. The flag is a static: pointers to it stay valid. 2. There is one thread.
     unsafe { compares_follow(fuzz::IS_READING.as_ptr()) };
     run(data);
 }
@@ -42,7 +42,7 @@ pub fn arguments(data: &[u8]) {
     live(data, fuzz::arguments::run);
 }
 
-/// A payload, and what becomes of its lock.
+/// A payload, and the fate of its lock.
 pub fn decoder(data: &[u8]) {
     live(data, fuzz::decoder::run);
 }

@@ -1,4 +1,4 @@
-//! The words of a command, compared with a grammar that is written once more, without any short path.
+//! The words of a command, compared with a second grammar, without any short path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -206,7 +206,7 @@ fn tick_of(words: &[&[u8]]) -> Option<(u64, u64)> {
     }
 }
 
-/// A record that is understood is in all bounds, and says what its words say.
+/// A record that is understood is in all bounds, and has the meaning of its words.
 fn check_record(words: &[&[u8]]) {
     match internal::parse_apply(words) {
         None => {}

@@ -1,9 +1,8 @@
-//! The targets of fuzzing. Each target takes any bytes, and panics if what comes of them is wrong.
+//! The targets of fuzzing. Each target takes any bytes, and panics at a wrong result.
 //!
 //! * `decoder`: the bytes are the blocks of a payload. They are read as a lock, which is written as it was read, and
 //!   lives to its end on a server.
-//! * `arguments`: the words of a command. They are read as a grammar says that is written once more, or refused in
-//!   one line.
+//! * `arguments`: the words of a command. They are read as a second grammar says, or refused in one line.
 //! * `records`: the queues of a replication stream or an append-only file. No lock breaks a rule, and a snapshot and a
 //!   rewritten file say the same of it.
 //! * `step`: the choices of a random life, in `src/lock/tests/fuzz.rs`. The oracle agrees, and the judge keeps every

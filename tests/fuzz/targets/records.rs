@@ -37,7 +37,7 @@ pub(crate) fn run(data: &[u8]) {
     replica.let_all_end();
 }
 
-/// One queue: what is no record changes nothing.
+/// One queue: words that are no record change nothing.
 fn apply(replica: &mut Replica, words: &[&[u8]]) {
     match *words {
         [b"P", key, ref rest @ ..] => drop(replica.told(key, rest)),

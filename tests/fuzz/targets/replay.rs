@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files of a target: what it was led along, and what it found.
+/// The files of a target: its corpus, and its findings.
 fn inputs(target: &str) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz");
     let directories = ["corpus", "found"].map(|kind| root.join(kind).join(target));

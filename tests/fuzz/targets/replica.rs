@@ -1,8 +1,8 @@
 //! A server with a table, a keyspace and a clock, which applies records like a replica and then decides like a
 //! primary.
 //!
-//! It does what the edge does, in its order, and compares what it has with what a snapshot and a rewritten
-//! append-only file would bring back.
+//! It carries out the edge's steps, in order, and compares its locks with those of a snapshot and a rewritten
+//! append-only file.
 
 use std::collections::BTreeMap;
 
@@ -149,13 +149,13 @@ impl Replica {
                     self.saved(name).and_then(|lock| lock.holds.into_iter().find(|h| *h.owner == *owner));
                 assert_eq!(own.map(|own| own.token), Some(token), "a grant without a hold");
             }
-            // G4, G14: what is refused or waits has minted nothing for itself.
+            // G4, G14: a request that is refused or waits has minted nothing for itself.
             Acquired::Waiting(_) => assert!(waits && self.table.waiters() > 0),
             Acquired::Busy | Acquired::Refused(_) => assert!(self.table.last_token() >= before),
         }
     }
 
-    /// Does what is due, as the event loop does.
+    /// Does all due work, as the event loop does.
     pub(super) fn pump(&mut self) {
         self.decides = true;
         self.table.let_orphaned_run(self.now.boot);
@@ -192,7 +192,7 @@ impl Replica {
         self.now.boot = self.now.boot.plus_ms(ms);
     }
 
-    /// Every owner gives up what it holds. G10: that is all it takes.
+    /// Every owner releases its holds. G10: that is all it takes.
     pub(super) fn release_all(&mut self) {
         for (name, id) in self.keys.clone() {
             let Some(saved) = self.table.save(self.now.boot, id) else { continue };

@@ -1,4 +1,4 @@
-"""Faults at random against real servers under load, and a judgement of what clients saw.
+"""Faults at random against real servers under load, and a judgement of the clients' observations.
 
     run.py          the command: topologies side by side, round after round
     faults.py       which faults there are, and how they are drawn from a seed

@@ -65,13 +65,13 @@ class Target(Server):
 
 
 def pause(fault, node):
-    """The process stops in the middle of what it does."""
+    """The process stops in the middle of its work."""
     freeze(node)
     return lambda: node.is_alive() and thaw(node)
 
 
 def kill(fault, node):
-    """kill -9; it comes back with or without what it has written."""
+    """kill -9; it comes back with or without its data."""
     if fault.detail == REWRITING:
         node.admin("BGREWRITEAOF")
     if node.is_alive():
@@ -92,8 +92,8 @@ def has_hole(node):
     """Returns whether zeros stand where a command should begin, as many as remained of a write that ended in the
     middle.
 
-    No server of scripts/servers opens a file that was begun by a rewrite for appending. So what is written after the
-    half was cut off goes behind where that was. With `appendfsync always` the server ends first.
+    No server of scripts/servers opens a file that was begun by a rewrite for appending. So the bytes after the half
+    that was cut off are written after its place. With `appendfsync always` the server ends first.
     """
     return any(b"\r\n\0" in path.read_bytes() for path in node.directory.glob("appendonlydir/*.incr.aof"))
 
@@ -228,7 +228,7 @@ def is_broken_by(topology, node, lock, words):
 
 
 def cut(topology):
-    """The way to a server is cut: connections end, and none is let in."""
+    """The way to a server is cut: connections end, and new ones are refused."""
 
     def act(fault, node):
         for door in topology.doors_of(node):

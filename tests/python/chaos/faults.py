@@ -1,7 +1,7 @@
 """The faults, and the way in which they are drawn from a seed.
 
-The faults of a round are drawn before anything happens, and depend on nothing but the
-seed. So what is drawn is the same each time; when it happens is up to the machine.
+The faults of a round are drawn before anything happens, and depend on nothing but the seed. So the draws are the same
+each time; their moments are up to the machine.
 """
 
 import random
@@ -43,7 +43,7 @@ RESTS = (0.1, 0.2, 0.3, 0.5, 1.0)
 
 
 class Fault(NamedTuple):
-    """One fault, before anybody knows which server is what."""
+    """One fault, before the roles of the servers are known."""
 
     kind: str
     #: The index of the server in the topology.
@@ -75,7 +75,7 @@ class Bag:
 
 
 def drawn(seed, kinds, size, **details):
-    """Endless faults for `size` servers; `kinds` says how often each kind comes up, `details` what is not usual."""
+    """Endless faults for `size` servers; `kinds` has the weight of each kind, `details` the unusual ones."""
     chance = random.Random(seed)
     details = {**DETAILS, **details}
     bag = Bag(chance, [kind for kind, count in kinds.items() for _ in range(count)])

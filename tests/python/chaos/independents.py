@@ -1,8 +1,8 @@
 """Five servers that know nothing of each other, and examples/redlock.py over all of them.
 
-Clients reach each server through a door of its own. Servers come back with or without what
-they had, for they are in quarantine then. A client that breaks a lock on one of them ends
-the promise to its owner, for a majority may rest on that one.
+Clients reach each server through a door of its own. Servers come back with or without their data, for they are in
+quarantine then. A client that breaks a lock on one of them ends the promise to its owner, for a majority may rest on
+that one.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Independents(Topology):
 
 
 class RedlockLoad(Diary):
-    """Clients that take locks on a majority, extend them and give them up; what `Load` is for one server."""
+    """Clients that take locks on a majority, extend them and release them; the counterpart of `Load` for one server."""
 
     def __init__(self, ports, locks, seed):
         super().__init__()

@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
 
 
 def one_round(topology, seconds, note=lambda text: None, plan=None):
-    """Injects faults under load for `seconds` seconds; returns what was wrong in the end."""
+    """Injects faults under load for `seconds` seconds; returns the violations."""
     plan = plan or drawn(topology.seed, topology.kinds, topology.size, **topology.details)
     injector = topology.injector = Injector(topology, plan, note)
     began, wrong = time.monotonic(), []
@@ -53,7 +53,7 @@ def one_round(topology, seconds, note=lambda text: None, plan=None):
 
 
 def verdict(topology):
-    """G1, G4, G7, and what else the topology promises."""
+    """G1, G4, G7, and the further promises of the topology."""
     found = [fault for load in topology.loads for fault in load.faults(topology.breaks)]
     found += [f"never answered: {request}" for load in topology.loads for request in load.unanswered]
     return found + topology.more_faults()

@@ -33,7 +33,7 @@ class Replicated(Topology):
         return self.group.nodes
 
     def stubborn(self):
-        # With `all`, a server that is back with an old file believes those who come back for what they gave up.
+        # With `all`, a server that is back with an old file believes owners that return for holds that they gave up.
         return 2 if self.mode == MAJORITY else 0
 
     def more_acts(self):

@@ -46,7 +46,7 @@ def as_json(run):
 
 
 def as_markdown(run):
-    """The report for people: what was run, and a row for each topology."""
+    """The report for people: the runs, and a row for each topology."""
     rows = ["| topology | modes | rounds | seconds | faults | grants | wrong |", "|---|---|---|---|---|---|---|"]
     for line in run["topologies"]:
         words = [line[name] for name in ("rounds", "seconds", "faults", "grants")]
@@ -59,7 +59,7 @@ def as_markdown(run):
 
 
 def shortened(text, size=240):
-    """Its beginning and its end: all of it stands in a file."""
+    """Its beginning and its end: a file has all of it."""
     return text if len(text) <= 2 * size else f"{text[:size]} ... {text[-size:]}"
 
 

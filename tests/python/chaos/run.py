@@ -80,7 +80,7 @@ def life(task):
 
 
 def a_round(kind, number, seconds, words, library):
-    """One round, with servers of its own; whatever goes wrong is in what it gives."""
+    """One round, with servers of its own; every fault is in its result."""
     seed, mode = f"{words.seed}.{number}", words.mode or kind.modes[number % len(kind.modes)]
     notes, yard, topology = Notes(f"{kind.name} {seed}", words.notes), Yard(), None
     outcome = Outcome(kind.name, mode, seed, {}, {}, 0, {}, [], 0.0)

@@ -48,7 +48,7 @@ class Topology:
     size = 1
     #: All that clients take.
     locks = (*LOCKS, *LIMITS)
-    #: The distance from the true time to which a wall clock is set. Tokens rise over what a server forgot if its clock,
+    #: The distance from the true time to which a wall clock is set. Tokens rise over a server's lost data if its clock,
     #: and the lead that its tokens had, differ by less than the quarantine.
     clock_seconds = 0.15
 
@@ -166,7 +166,7 @@ class Topology:
         return found
 
     def idles_now(self):
-        """G6: the clients that could have what they wait for at this moment."""
+        """G6: the clients that could be granted their locks at this moment."""
         try:
             return [text for node, locks, _ in self.granting() for text in idle_at(node, locks)]
         except acts.TROUBLE:

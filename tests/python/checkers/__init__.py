@@ -1,7 +1,7 @@
 """The checkers: violations that no lock can have shown, from any point of view (docs/internals/history-checker.md).
 
-They read two things. A *history* is all that clients asked and were replied. A *view* is what one server shows of all
-its locks at one moment. Each file defends guarantees, and has the checks of both:
+They read two things. A *history* is all that clients asked and were replied. A *view* is the state of all locks on one
+server at one moment. Each file defends guarantees, and has the checks of both:
 
     exclusivity   G1, G2, G12   who held a lock together, and whether what anybody saw agrees with it
     tokens        G4            tokens rise, and a resource takes no old one

@@ -59,7 +59,7 @@ def strange_errors(evidence):
 
 
 def misanswered(requests):
-    """G9: requests in the order in which they were sent; each knows what it was answered, if it was."""
+    """G9: requests in the order in which they were sent; each knows its reply, if there was one."""
     found = []
     for number, request in enumerate(requests):
         if request.code == "UNBLOCKED" and "newer request" in request.reply.line:

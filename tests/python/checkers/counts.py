@@ -5,7 +5,7 @@ from .view import COUNTED, ENDS, NOW, TOTALS
 
 
 def miscounted(view):
-    """INFO and LOCK.HELDBY against what LOCK.INFO lists."""
+    """INFO and LOCK.HELDBY against LOCK.INFO."""
     held = [(place, hold) for place, hold in view.holders()]
     listed = {"locks": len({place for place, _ in held}), "holds": len(held), "waiters": len(view.waiters())}
     # Keys of empty locks (RENAME) may count as locks, too.

@@ -55,7 +55,7 @@ def false_cycles(evidence):
 
 
 def missed_deadlocks(evidence):
-    """G11: two owners who held what the other one waited for, and neither was refused."""
+    """G11: two owners that waited for each other's locks, and neither was refused."""
     waits, at_lock, holds, found = {}, {}, {}, []
     for request in evidence.history:
         is_wait = request.command == "acquire" and request.block is not None and request.error != LOST

@@ -33,7 +33,7 @@ def can_lead(start, end, events):
     # A state has four numbers:
     # - how many hold;
     # - how many holds were replaced whose end was not published yet;
-    # - how many were over when the others were broken, which may be published behind those;
+    # - the number of holds that had expired when the others were broken, which may be published after those;
     # - how many payloads are still to be restored. The server reports RESTORE at once, and so perhaps before earlier
     # events of locks. It may come anywhere.
     states = with_restored({(start, 0, 0, events.count("restore"))}, end)
@@ -73,7 +73,7 @@ def after_event(live, owed, late, left, event):
 
 
 def overwritten(after, events):
-    """CONTRACT 5: what was written stays until a user or the server removes it. Flushes and swaps are reported with no
+    """CONTRACT 5: a written value stays until a user or the server removes it. Flushes and swaps are reported with no
     place.
 
     A grant before the write may be published after it, with the end of its hold after that. That happens when the end

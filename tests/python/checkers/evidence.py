@@ -1,8 +1,8 @@
 """The conclusions from the requests of many clients about the holds of locks of all kinds.
 
-Each client writes down every request: when it was sent, when the reply came, what it was. All clients of one machine
-share a monotonic clock. An unknown moment (when between the two the server acted, when it saw a connection close) is
-chosen in favour of the server:
+Each client writes down every request: the time of sending, the time of the reply, its content. All clients of one
+machine share a monotonic clock. An unknown moment (when between the two the server acted, when it saw a connection
+close) is chosen in favour of the server:
 
     start    from here on the hold is certain: the first reply that told of it
     until    up to here its lease lasts in any case, counted from the request that set it
@@ -27,14 +27,14 @@ class Request(NamedTuple):
 
     #: acquire, macquire, renew, release, fence, info, heldby, del, close; LOCK.EXEC is count (of INCR, whose replies
     #: give the order) or write (of SET GET, which returns the earlier value). Not to the server: use (of a resource
-    #: that refuses old tokens; 1 if it took this one), and end (what was seen when all was done)
+    #: that refuses old tokens; 1 if it took this one), and end (the state when all was done)
     command: str
     keys: tuple
     owner: str  # the one that asks; of heldby: the one that is asked about
     sent: float
     answered: float
     reply: object = None
-    #: LOST: the client went away without reading the reply; UNANSWERED: none came
+    #: LOST: the client left without reading the reply; UNANSWERED: none came
     error: str = ""
     mode: str = EXCLUSIVE  # exclusive, shared, or "limit 3"
     lease: float = 0.0
@@ -70,7 +70,7 @@ class Request(NamedTuple):
 
 LOST, UNANSWERED = "LOST", "UNANSWERED"
 
-#: Within this the server has seen what was done to a connection, and has done what follows from it.
+#: Within this time the server has noticed a change of a connection, and has done the work that follows.
 CLOSE_SECONDS = 1.0
 
 #: The time that a hold may be seen to live beyond its lease: generous, as all ask the clock.
@@ -211,7 +211,7 @@ class Evidence:
         self._look_from_outside()
 
     def fault(self, what, *about):
-        """Notes what a lock cannot have done."""
+        """Notes a violation."""
         self.faults.append(f"{what}: " + ", ".join(map(str, about)))
 
     def _deletions(self):

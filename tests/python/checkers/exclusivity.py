@@ -1,4 +1,4 @@
-"""G1, G2, G12: who held a lock together, and whether what anybody saw agrees with it."""
+"""G1, G2, G12: joint holders of a lock, and the replies of all clients about them."""
 
 from math import inf
 

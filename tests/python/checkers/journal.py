@@ -1,7 +1,7 @@
 """Histories as files: one line of JSON for each invocation and each completion, in the order of time.
 
-The format stands in docs/internals/history-checker.md. A load writes its history to where
-REDISLOCK_HISTORY says, for `scripts/check-history` to judge; anybody else's will do too.
+The format is described in docs/internals/history-checker.md. A load writes its history to the path in
+REDISLOCK_HISTORY, for `scripts/check-history` to judge; another program's will do too.
 """
 
 import json
@@ -86,7 +86,7 @@ def completion(number, request):
 
 
 def read(lines):
-    """A history: (requests, whether one server decides or many). Says what is wrong with it."""
+    """A history: (requests, whether one server decides or many). Reports its faults."""
     head, open_requests, requests = None, {}, []
     for number, line in enumerate(lines, 1):
         try:

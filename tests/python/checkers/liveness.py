@@ -13,7 +13,7 @@ from .evidence import EXCLUSIVE, LATE_SECONDS, LOST, SHARED, UNANSWERED
 #: A grant, or a verdict, that takes longer than this is not late but forgotten.
 STALL_SECONDS = 1.0
 
-#: A client that is gone may be granted a lock, which is then taken back.
+#: A client that has disconnected may be granted a lock, which is then revoked.
 CLOSING = 1.0
 
 
@@ -75,7 +75,7 @@ def in_queue(evidence):
 
 
 def in_the_way(spans, mode):
-    """The times (start, end) in which no request of this mode may come in."""
+    """The times (start, end) in which no request of this mode may be granted."""
     found = [(start, end) for start, end, how in spans if how not in (mode, f"waits {mode}")]
     if mode == SHARED:
         return found
@@ -95,7 +95,7 @@ def in_the_way(spans, mode):
 
 
 def may_be_taken(evidence):
-    """When each lock may have been held, kept for somebody, or waited for by one of several: {lock: spans}.
+    """The times in which each lock may have been held, reserved, or waited for by one of several: {lock: spans}.
 
     A span is (start, end, how): a mode, or nothing that goes together with anything.
     """

@@ -11,7 +11,7 @@ each other.
 
 A request without an answer proves nothing. For one server `checkers.faults` concludes more: one server carries out
 requests one by one and forgets nothing, so a reply proves something about the time before it, too. Here it does not. A
-server may have lost what it had, and one that was promoted answers for what it never heard of.
+server may have lost its data, and one that was promoted answers for holds that it never received.
 """
 
 from collections import defaultdict
@@ -44,7 +44,7 @@ MAY_HAVE_BEGUN = {"NOREPLICAS", "UNBLOCKED", LOST, UNANSWERED}
 
 
 class Break(NamedTuple):
-    """Somebody ended the holds of a lock on purpose, or of all, at some moment between two."""
+    """A user ended the holds of a lock on purpose, or of all, at some moment between two."""
 
     lock: Optional[str]
     sent: float
@@ -100,9 +100,9 @@ def token_faults(history, limits=None):
     """G4: tokens rise over all servers and locks.
 
     A request that was refused for want of replicas, or lost, may have begun a hold all the same. A server may have been
-    promoted before it heard that the hold was undone. If its owner asks again there, it receives the token from then.
-    So of two locks the tokens rise by when each hold was first asked for. Of one lock that is held alone they rise by
-    the times of the replies.
+    promoted before it received the end of the hold. If its owner asks again there, it receives the token from then. So
+    of two locks the tokens rise by when each hold was first asked for. Of one lock that is held alone they rise by the
+    times of the replies.
     """
     grants = [request for request in history if request.is_granted]
     first_asked = first_asks(history)

@@ -1,6 +1,6 @@
 """G13: whether a copy has the locks, leases and times to live of its primary."""
 
-#: By how much leases and times to live may differ between two looks: longer than a round, shorter than what is lost.
+#: The difference of leases and times to live between two looks: longer than a round, shorter than a lost part.
 AGE_MS = 60_000
 
 

@@ -1,4 +1,4 @@
-"""Certain holds as spans of time, and requests by their owners: what several checkers ask of a history."""
+"""Certain holds as spans of time, and requests by their owners: the common queries of several checkers."""
 
 from .evidence import EXCLUSIVE
 

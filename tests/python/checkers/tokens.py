@@ -51,7 +51,7 @@ def token_faults(evidence):
 
 
 def disordered_writes(evidence):
-    """G4: what LOCK.EXEC ran, in the order in which it ran."""
+    """G4: the commands of LOCK.EXEC, in the order in which they ran."""
     found = []
     for lock, runs in evidence.runs.items():
         counts = sorted(
@@ -94,7 +94,7 @@ def falling_tokens(grants, asked=lambda grant: grant.sent):
 
 
 def deceived_resources(evidence):
-    """G4: what happened at a resource that keeps the highest token it has seen."""
+    """G4: the uses of a resource that keeps the highest token it has seen."""
     found, by_resource = [], {}
     for request in evidence.history:
         if request.command == "use":

@@ -16,7 +16,7 @@ END_EVENTS, ENDS = set(COUNTED) - {"lock.acquired"}, TOTALS[1:]
 
 
 class Place(NamedTuple):
-    """A name in a database: its type, its time to live, and what LOCK.INFO FULL lists."""
+    """A name in a database: its type, its time to live, and its LOCK.INFO FULL."""
 
     type: str
     ttl: int
@@ -51,7 +51,7 @@ class View(NamedTuple):
 
 
 def outline(view):
-    """A view without what only ages."""
+    """A view without the fields that age."""
     holds = [(place, hold["owner"], hold["token"], hold["count"]) for place, hold in view.holders()]
     waiters = [(place, waiter["owner"], waiter["state"]) for place, waiter in view.waiters()]
     kinds = {place: (seen.type, seen.kind, seen.ttl >= 0) for place, seen in view.places.items()}

@@ -1,7 +1,7 @@
 """The parts that random scripts for servers share: the choice of client, lock, owner, and request.
 
 An author of scripts has `chance`, `favourite` (the lock that most steps are for) and `kinds` (how each lock is held).
-It says what a duration, a patience, an acquire, a LOCK command, a command on keys, and a packet (`send`) are to it.
+It defines a duration, a patience, an acquire, a LOCK command, a command on keys, and a packet (`send`).
 """
 
 
@@ -47,7 +47,7 @@ class Draws:
         return ("LOCK.RELEASE", lock, owner, *token)
 
     def with_more(self, *commands):
-        """These, and perhaps in the same packet a LOCK command or what else is done to keys."""
+        """These, and perhaps in the same packet a LOCK command or another change of keys."""
         if self.chance.random() < 0.3:
             commands = (self.acquire(0), *commands)
         if self.chance.random() < 0.5:

@@ -10,7 +10,7 @@ from .script import DBS, NAMES, OWNERS
 
 
 class Eye:
-    """Looks at a server, over a connection of its own."""
+    """Reads a server, over a connection of its own."""
 
     def __init__(self, server):
         self.server, self.connection = server, None

@@ -33,7 +33,7 @@ KNOWN = CODES - {"MOVED", "TRYAGAIN", "CROSSSLOT", "QUARANTINE", "NOREPLICAS", "
 
 @dataclass(eq=False)
 class Request:
-    """A command that was sent, and what it was answered."""
+    """A command that was sent, and its reply."""
 
     step: int
     client: int
@@ -73,7 +73,7 @@ class Request:
 
 
 class Client:
-    """A connection, and what was sent over it and not answered yet."""
+    """A connection, and its unanswered commands."""
 
     def __init__(self, server, number, db):
         self.number, self.db, self.open = number, db, []
@@ -81,7 +81,7 @@ class Client:
         self.id = self.connection("CLIENT ID")
 
     def drain(self):
-        """Takes what has come; False if the server closed the connection."""
+        """Takes the bytes that have arrived; False if the server closed the connection."""
         try:
             while self.connection.has_input():
                 reply = self.connection.read_any()
@@ -93,19 +93,19 @@ class Client:
         return True
 
     def close(self):
-        """Closes this side; what is open is never answered."""
+        """Closes this side; open commands are never answered."""
         self.connection.close()
         self.ends()
 
     def ends(self):
-        """The connection is gone."""
+        """The connection is closed."""
         for request in self.open:
             request.reply, request.is_open = "closed", False
         self.open = []
 
 
 class Player:
-    """Plays one round on a chain of servers, and collects what is wrong."""
+    """Plays one round on a chain of servers, and collects the faults."""
 
     def __init__(self, chain, seed, tell=lambda line: None):
         self.chain, self.tell = chain, tell
@@ -139,7 +139,7 @@ class Player:
         return self.faults
 
     def note(self, text):
-        """Keeps a line of what was done."""
+        """Keeps a line about an action."""
         self.lines.append(f"{self.number:3} {text}")
         self.tell(self.lines[-1])
 
@@ -225,7 +225,7 @@ class Player:
         return "b" in fields.get("flags", "")
 
     def takes(self, client):
-        """Takes what a client was answered; False if it is gone by then."""
+        """Takes the replies to a client; False if it is closed by then."""
         asked = list(client.open)
         if not client.drain():
             client.ends()
@@ -237,7 +237,7 @@ class Player:
         return client.number in self.clients
 
     def hears(self, request):
-        """Looks at an answer."""
+        """Examines a reply."""
         reply, words = request.reply, request.words
         if words[0] != "PUBLISH":
             self.note(f"{request} -> {shown(reply)}")
@@ -247,14 +247,14 @@ class Player:
             self.faults.append(f"answers: an error that nobody expects: {request} -> {reply.line}")
 
     def drains(self):
-        """Takes what anybody was answered."""
+        """Takes the replies to all clients."""
         for client in list(self.clients.values()):
             self.takes(client)
 
     # Values that are only known now
 
     def resolved(self, client, command):
-        """The command with what its '@' words stand for; None if there is nothing to stand for."""
+        """The command with the values of its '@' words; None if there is no value."""
         words = []
         for word in command:
             if isinstance(word, str) and word.startswith("@"):
@@ -348,7 +348,7 @@ class Player:
         self.survives(step, "the replicas load all anew", self.chain.loads_anew)
 
     def survives(self, step, text, what, ends_connections=False):
-        """The same holds are there after it; what is published meanwhile is not looked at."""
+        """The same holds are there after it; events meanwhile are ignored."""
         self.rest(step)
         if self.faults:
             return
@@ -362,7 +362,7 @@ class Player:
                 self.admin("CONFIG", "SET", f"redislock.{name}", values[-1])
         self.short_until = time.monotonic() + SHORT_SECONDS
         after = self.quiet_view()
-        # A client that waits before it may be granted by it: only what was held is compared.
+        # A client that waits before it may be granted by it: only earlier holds are compared.
         kept = View({place: seen for place, seen in after.places.items()}, after.info, after.held_by, after.digest)
         self.faults += [
             f"differs: after {text}: {line}"
@@ -375,7 +375,7 @@ class Player:
     # Rests
 
     def listens(self):
-        """Hears of all that is published from now on."""
+        """Receives all events from now on."""
         if self.subscriber is not None:
             self.subscriber.close()
         self.subscriber = self.chain.primary.connect()

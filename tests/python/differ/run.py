@@ -69,7 +69,7 @@ class Differ:
         return player
 
     def round(self, number):
-        """Plays a round; what was wrong, or None."""
+        """Plays a round; returns its fault, or None."""
         steps = self.script(number)
         player = self.plays(number, steps)
         if not player.faults:
@@ -94,7 +94,7 @@ class Differ:
         return best[0]
 
     def death(self):
-        """Ends all servers, of which one is dead; what is known of it."""
+        """Ends all servers, of which one is dead; returns the facts about it."""
         try:
             self.ends()
         except AssertionError as failure:
@@ -102,7 +102,7 @@ class Differ:
         return "death: a server ended"
 
     def ends(self):
-        """Ends all servers; one that broke is a fault that no judge has to find."""
+        """Ends all servers; one that broke is a fault without a judge."""
         yard, self.yard, self.chain, self.episode = self.yard, None, None, None
         if yard is not None:
             yard.close()

@@ -1,6 +1,6 @@
 """The steps, and the way in which a round's are drawn from its seed.
 
-A step names what is only known when it is played by a word that begins with '@':
+A step names a value that is known only when it is played by a word that begins with '@':
 
     @holder:KEY   an owner that holds the lock now      @token:KEY   the token of a hold
     @waiter:KEY   an owner that waits for it now        @dump:SLOT   what the last DUMP into this slot gave
@@ -63,7 +63,7 @@ class Author(Draws):
 
     def __init__(self, seed, groups=None):
         self.chance = random.Random(seed)
-        # Few at a time: what each of them does is undone by most others.
+        # Few at a time: most others undo the effect of each of them.
         names = self.chance.sample(list(self.GROUPS), self.chance.choice([1, 1, 2, 2, 3, 5]))
         names += ["leaving"] if self.chance.random() < 0.4 else []
         self.groups = {name: self.GROUPS[name] for name in groups or names}
@@ -82,7 +82,7 @@ class Author(Draws):
         return Step("send", self.client(), commands)
 
     def steps(self, number):
-        """This many steps, a rest behind every few of them, and one at the end."""
+        """This many steps, a rest after every few of them, and one at the end."""
         found, until_rest = [], self.chance.randint(1, 7)
         weights = {"locking": 8, "gathering": 6, **self.groups}
         for _ in range(number):

@@ -87,7 +87,7 @@ def readers(stage):
 
 
 def readers_and_writer(stage):
-    """`stage.count` readers, and a writer who waits for them."""
+    """`stage.count` readers, and a writer that waits for them."""
     readers(stage)
     stage.call(f"LOCK.ACQUIRE pool first {PLACE}")
 

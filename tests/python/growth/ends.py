@@ -1,4 +1,4 @@
-"""Events of what ends: leases, places in line, connections, roles; and who is let in then.
+"""Events of ends: leases, places in line, connections, roles; and the grants that follow.
 
 Leases with the same end expire while the server is stopped: when it continues, all of them are due.
 """

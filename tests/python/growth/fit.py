@@ -1,4 +1,4 @@
-"""Judges what was measured: how fast a cost grows, and whether that and the longest turn are within their bounds.
+"""Judges the measurements: the growth of a cost, and whether that and the longest turn are within their bounds.
 
 Pure functions of figures, with no server.
 """
@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 
-#: From this many things on, a ratio is that of what was done to them, and not of what it takes to begin.
+#: From this many things on, a ratio measures the work on them, and not the start.
 LARGE = 100_000
 
 
@@ -87,7 +87,7 @@ def largest(values):
 
 
 def judged(row, points, floor=0.0):
-    """The verdict on what was measured of a row, which has bounds by name: exponent, turn, ratio, cost.
+    """The verdict on the measurements of a row, which has bounds by name: exponent, turn, ratio, cost.
 
     The longest turn is that of all sizes; the ratio is that of large ones, for in small ones a constant hides it; the
     cost is that of the largest.

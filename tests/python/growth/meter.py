@@ -1,8 +1,8 @@
 """Turns of the event loop of a server: how many there were, and how much processor time they took.
 
-A library is preloaded into the server (`turns.c`), which looks at the clock of the main thread before and behind each
-wait for events. So what other processes do at the same time costs no turn anything, and neither the server's version
-nor its own figures matter.
+A library is preloaded into the server (`turns.c`), which reads the clock of the main thread before and after each wait
+for events. So other processes at the same time do not count, and neither the server's version nor its own figures
+matter.
 """
 
 import mmap
@@ -56,7 +56,7 @@ class Meter:
         self._page[: FIGURES.size - 8] = bytes(FIGURES.size - 8)
 
     def read(self, is_brief=False):
-        """Waits until the server has nothing to do; what it did since `reset`."""
+        """Waits until the server has nothing to do; returns its work since `reset`."""
         self.rest(is_brief)
         count, total_ns, longest_ns, _ = FIGURES.unpack(self._page)
         return Turns(count, total_ns / 1e3, longest_ns / 1e6)

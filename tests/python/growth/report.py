@@ -40,7 +40,7 @@ def line(row):
 
 
 def groups(rows):
-    """The rows by what is many."""
+    """The rows by the kind of the many things."""
     found = {}
     for row in rows:
         found.setdefault(row["row"].partition(" | ")[2], []).append(row)
@@ -56,7 +56,7 @@ def tables(result):
 
 
 def reasons(result):
-    """A table of what is not as it is wanted, and why; nothing if all is."""
+    """A table of the unmet goals, with reasons; nothing if there are none."""
     lines = []
     for row in result["rows"]:
         for text in row["verdict"]["unmet"]:

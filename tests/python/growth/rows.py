@@ -13,8 +13,8 @@ from .fit import Bound
 TURN_MS = 5.0
 RATIO = 1.2
 
-#: Of instructions. A cost that does not grow repeats to some per cent. With 0.05 it is a quarter more at a hundred times
-#: as many: a logarithm passes, and nothing that is looked at one by one.
+#: Of instructions. A cost that does not grow repeats to some per cent. With 0.05 it is a quarter more at a hundred
+#: times as many: a logarithm passes, and no walk over all of them.
 CONSTANT = Bound(0.05)
 #: Operations on all things: in proportion.
 LINEAR = Bound(1.1)
@@ -24,7 +24,7 @@ LINEAR_TIME = Bound(1.3)
 TURN = Bound(2 * TURN_MS, TURN_MS, "a busy machine takes twice as long")
 AS_SERVERS_OWN = Bound(RATIO)
 
-#: Of what can be many without a connection each.
+#: Of things that can be many without a connection each.
 MANY = (1_000, 10_000, 100_000, 1_000_000)
 TO_100_000 = MANY[:3]
 TO_300_000 = (3_000, 30_000, 300_000)
@@ -46,8 +46,8 @@ class Row:
 class Command(Row):
     """Commands that leave everything as it was, so that they can be repeated.
 
-    A step is a command and, behind `->`, how its reply begins. `{i}` is a number that each round has for its own,
-    `{j}` the next, `{n}` how many there are, `{token}` what the scene learnt.
+    A step is a command and, after `->`, the beginning of its reply. `{i}` is a number that each round has for its own,
+    `{j}` the next, `{n}` their count, `{token}` the value that the scene learnt.
     """
 
     steps: tuple[str, ...]

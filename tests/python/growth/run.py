@@ -1,4 +1,4 @@
-"""The command: measures all rows, judges them, and writes what it found."""
+"""The command: measures all rows, judges them, and writes the results."""
 
 import argparse
 import json
@@ -64,7 +64,7 @@ class Job:
 
 
 def attempt(job):
-    """Runs it, up to some times; what it took, too."""
+    """Runs it, several times if needed; returns its duration, too."""
     for number in range(ATTEMPTS):
         try:
             start = time.monotonic()
@@ -162,7 +162,7 @@ def has_floor(row, unit, sizes):
 
 
 def split(wanted, points, key):
-    """The points of a row, and the constant in its cost: what it costs with one."""
+    """The points of a row, and the constant in its cost: the cost with one."""
     row, unit, sizes = wanted[key]
     floor = points[key][1].cost if has_floor(row, unit, sizes) and 1 in points[key] else 0.0
     return [points[key][count] for count in sorted(points[key]) if count in sizes or count > 1], floor
@@ -193,7 +193,7 @@ def facts(is_short):
 
 
 def judge(only, is_short, workers, again=AGAIN):
-    """Measures and judges; what is above its bound is measured again."""
+    """Measures and judges; a figure above its bound is measured again."""
     wanted = rows(only)
     start = time.monotonic()
     circumstances = facts(is_short)
@@ -228,7 +228,7 @@ def arguments(words):
 
 
 def main(words=None):
-    """Measures, tells, and says whether all is within its bounds."""
+    """Measures, reports, and returns whether all is within its bounds."""
     asked = arguments(words)
     is_short = asked.form == "short"
     # Half of the time is waiting for a server to come to rest, or for leases to end.

@@ -1,4 +1,4 @@
-"""A server with a given number of something, and what was measured of what it did."""
+"""A server with a given number of something, and the measurements of its work."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from bench.servers import Connection, Release, Server, encode
 
 #: Longer than any measurement, and the longest that there is.
 LEASE_MS = 3_600_000
-#: Stands where the number of each of many stands, in as many digits.
+#: Stands for the number of each of many, in as many digits.
 NUMBER = b"#" * 7
 PIECE = 5_000
 
@@ -40,7 +40,7 @@ def commands(words, numbers):
 
 
 class Stage:
-    """A server, a connection to it, and what builds and measures."""
+    """A server, a connection to it, and functions that build and measure."""
 
     def __init__(self, count, meter, *options, under=(), start=Server):
         self.count, self.meter = count, meter

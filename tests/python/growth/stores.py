@@ -1,4 +1,4 @@
-"""Events of what is stored: flushes, swaps, deletions, copies, files. If the server does the whole at once, the same
+"""Events of stored locks: flushes, swaps, deletions, copies, files. If the server does the whole at once, the same
 happens for comparison to as many strings, or to a set of as many members."""
 
 from bench.floor import floor
@@ -24,7 +24,7 @@ def members(stage):
 
 
 def empty_values(stage):
-    """As many keys whose values are a module's and say nothing: what the server itself does for such a value."""
+    """As many keys whose values are a module's and empty: the server's own work for such a value."""
     stage.fill("FLOOR.SET lock:#######")
 
 
@@ -34,7 +34,7 @@ def does(*words):
 
 
 def payload_of(build):
-    """Builds, keeps what DUMP gives, and deletes it. Under another name all that comes of a lock is an empty one."""
+    """Builds, keeps the output of DUMP, and deletes it. Under another name all that comes of a lock is an empty one."""
 
     def built(stage):
         build(stage)
@@ -71,7 +71,7 @@ def nobody_holds(stage):
 
 
 def all_hold(stage):
-    """All hold what they held."""
+    """All holds are unchanged."""
     stage.expects_all()
 
 
@@ -108,12 +108,12 @@ def with_floor(_):
 
 
 def ratio(limit, why, on_valkey=None):
-    """A bound of the ratio above what is wanted."""
+    """A bound of the ratio above the goal."""
     return {"ratio": Bound(limit, RATIO, why, on_valkey)}
 
 
 def turn(limit, why=AT_ONCE, wanted=TURN_MS):
-    """A bound of the longest turn above what is wanted."""
+    """A bound of the longest turn above the goal."""
     return {"turn": Bound(limit, wanted, why)}
 
 

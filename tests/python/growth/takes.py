@@ -1,4 +1,4 @@
-"""Events of what comes: many locks are taken one after the other, and no turn is long, though tables grow meanwhile."""
+"""Events of growth: many locks are taken one after the other, and no turn is long, though tables grow meanwhile."""
 
 from .beside import LEASE, PLACE, locks
 from .rows import TO_100_000
@@ -21,7 +21,7 @@ def all_are_there(stage):
 
 
 TAKEN = "taken one after the other"
-#: Longer than what a record has room for.
+#: Longer than a record has room for.
 LONG = "lock:" + "x" * 200 + ":#######"
 
 EVENTS = (

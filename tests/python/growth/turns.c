@@ -1,6 +1,6 @@
 /* Preloaded into a server: measures the turns of its event loop. A turn lies between two calls of epoll_wait by the
- * main thread. It is measured by the processor time of that thread, so what the machine does for others meanwhile does
- * not count. The figures stand in the file that TURNS_FILE names, as `meter.py` reads them. */
+ * main thread. It is measured by the processor time of that thread, so other work of the machine does not count. The
+ * figures stand in the file that TURNS_FILE names, as `meter.py` reads them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

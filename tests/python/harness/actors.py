@@ -7,8 +7,8 @@
         ann.unlock()
         assert reply.result(SOON_SECONDS) > ann.token
 
-An actor is what a thread is in those suites: one owner with a connection of its own, and one lock (`key`). Its methods
-are those of their locks: try, wait, unlock, or learn that it holds nothing.
+An actor is the counterpart of a thread in those suites: one owner with a connection of its own, and one lock (`key`).
+Its methods are those of their locks: try, wait, unlock, or learn that it holds nothing.
 """
 
 import threading
@@ -151,7 +151,7 @@ class Stage:
         eventually(reached, f"{held} hold and {waiting} wait")
 
     def in_queue(self, action, *arguments, **more):
-        """Runs it on a thread; returns when its request stands in line."""
+        """Runs it on a thread; returns when its request is in line."""
         info = lock_info(self.cli, self.key)
         before = 0 if info is None else info["waiters"]
         future = self.run(action, *arguments, **more)
@@ -182,5 +182,5 @@ class Gauge:
 
 
 def answer(future):
-    """The outcome of what runs on a thread, soon."""
+    """The result of a function that runs on a thread, soon."""
     return future.result(SOON_SECONDS)

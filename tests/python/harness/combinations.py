@@ -3,7 +3,7 @@
 test_combinations.py tries each cell on real servers. `scripts/combinations` prints docs/reference/combinations.md.
 """
 
-#: Each feature, and what it is.
+#: Each feature, and its description.
 FEATURES = {
     "SHARED": "`LOCK.ACQUIRE ... SHARED`: one of many readers",
     "LIMIT": "`LOCK.ACQUIRE ... LIMIT n`: one of n holders",
@@ -138,7 +138,7 @@ def table(text):
 
 
 def names(meanings):
-    """Names and what they mean, in Markdown."""
+    """Names and their meanings, in Markdown."""
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {meaning} |" for name, meaning in meanings.items())])
 
 

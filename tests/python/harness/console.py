@@ -1,7 +1,7 @@
 """Pages that an operator follows step by step, and a machine on which the steps are run.
 
-A block fenced as ```console has commands behind "$ "; what follows up to the next command is what it prints. The
-commands are run by bash, word for word but for what the page calls the machine:
+A block fenced as ```console has commands after "$ "; the lines up to the next command are the output. The commands are
+run by bash, word for word but for what the page calls the machine:
 
     6379, 6380, 6381           the ports of the servers: a primary and its replicas
     26379                      the port of the sentinel
@@ -9,12 +9,12 @@ commands are run by bash, word for word but for what the page calls the machine:
     /usr/lib/redis/modules     where the modules are
     redis-server, redis-cli    those of the server under test
 
-A remark above the blocks describes the initial state. It begins with the module, or "no module". Behind commas it has
+A remark above the blocks describes the initial state. It begins with the module, or "no module". After commas it has
 settings of the module, without "redislock.", and may have "three servers" (instead of two) and "a sentinel". With "a
 dead primary" the primary is killed as soon as its replicas follow it.
 
 "..." in a line of output stands for any text, alone on a line for any lines. A command that only looks (LOOKS) is
-repeated until it prints the output of the page, as an operator would look again. A word behind "console" is the server
+repeated until it prints the output of the page, as an operator would look again. A word after "console" is the server
 that the block is for: "redis-7.0", or "others".
 """
 
@@ -44,7 +44,7 @@ SENTINEL = "26379"
 
 
 class Step(NamedTuple):
-    """A command and what it prints."""
+    """A command and its output."""
 
     line: int
     command: str
@@ -152,7 +152,7 @@ class Machine:
         eventually(lambda: answers(self.ports[PORTS[name]].number), "the server starts")
 
     def _hand_on(self):
-        """Waits until the replicas get what the primary writes: a link is up a moment before that."""
+        """Waits until the replicas receive the primary's writes: a link is up a moment before that."""
         self.run(f"redis-cli -p {PORTS['one']} PUBLISH nobody hears")
 
         def has_arrived():
@@ -179,7 +179,7 @@ class Machine:
         eventually(lambda: self.run(look) == [str(len(self.servers) - 1)], "the sentinel knows the replicas")
 
     def check(self, step):
-        """Runs a step; what it prints must be what the page shows."""
+        """Runs a step; its output must be that of the page."""
         deadline = time.monotonic() + SOON_SECONDS
         while not is_shown(step.output, printed := self.run(step.command)):
             if not may_be_repeated(step, printed) or time.monotonic() > deadline:

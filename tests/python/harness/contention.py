@@ -1,4 +1,4 @@
-"""Clients of redis-py that contend for a few exclusive locks, and write down what they saw.
+"""Clients of redis-py that contend for a few exclusive locks, and record the replies.
 
 For all kinds of locks see mixture.py. The record is judged by `checker`.
 """
@@ -18,7 +18,7 @@ from .wire import Connection
 
 
 def run_clients(port, seed, threads, seconds, locks):
-    """Several clients at once, each in a thread; returns what all of them saw."""
+    """Several clients at once, each in a thread; returns the histories of all of them."""
     histories = [[] for _ in range(threads)]
 
     def run(number, name):
@@ -55,7 +55,7 @@ class LoadClient:
         self.redis.close()
 
     def take(self, lock, owner):
-        """One attempt, and what a holder does."""
+        """One attempt, and the actions of a holder."""
         chance = self.chance
         lease = chance.choice([5, 20, 50, 200])
         block = chance.choice([0, 1, 20, 100, 400])
@@ -75,7 +75,7 @@ class LoadClient:
             self.request("release", lock, owner, 0, 0, token)
 
     def request(self, kind, lock, owner, lease, block, token=None):
-        """Sends a command, writes down what came back, and returns it."""
+        """Sends a command, records the reply, and returns it."""
         command = [f"LOCK.{kind.upper()}", lock, owner]
         if lease:
             command += ["PX", lease]
@@ -91,7 +91,7 @@ class LoadClient:
         return reply
 
     def vanish_while_waiting(self, lock, owner):
-        """Asks, and goes away without reading the answer. Proves no hold."""
+        """Asks, and leaves without reading the answer. Proves no hold."""
         connection, sent = Connection(self.port), time.monotonic()
         connection.send("LOCK.ACQUIRE", lock, owner, "PX", 50, "BLOCK", 0)
         time.sleep(self.chance.random() * 0.01)

@@ -1,8 +1,8 @@
 """Actions of clients of a mixed load on locks of their own, where the outcome is known.
 
 Other clients cannot interfere there, so a waiter that is not granted, or a deadlock that is not reported, is seen for
-certain. And a resource outside of the server, which keeps the highest token that it has seen: the witness of what
-tokens are for.
+certain. And a resource outside of the server, which keeps the highest token that it has seen: the witness of the
+purpose of tokens.
 """
 
 import select
@@ -79,7 +79,7 @@ class Corners:
         self.owner = before
 
     def bell(self):
-        """Somebody waits, and the lock is freed in one of many ways: then it is the waiter's."""
+        """A request waits, and the lock is freed in one of many ways: then it is the waiter's."""
         key, waiter = self.own_lock("bell"), Connection(self.port)
         way = self.chance.choice(["del", "release", "close", "end", "del", "close"])
         holder, heir = f"{self.owner}.h", f"{self.owner}.w"
@@ -102,7 +102,7 @@ class Corners:
         self.close_other(waiter, asked)
 
     def queue_up(self):
-        """One waits and is seen to, then another one comes: they are let in as they came."""
+        """One request waits and is checked, then another one comes: they are granted in order."""
         key, owners = self.own_lock("line"), [f"{self.owner}.{number}" for number in range(3)]
         others = [Connection(self.port), Connection(self.port)]
         self.corner_take(key, owners[0])
@@ -117,7 +117,7 @@ class Corners:
             self.close_other(other, request)
 
     def knot(self):
-        """Two owners, each of which wants what the other one holds: the second is refused."""
+        """Two owners, each of which wants the other one's lock: the second is refused."""
         left, right = self.own_lock("left"), self.own_lock("right")
         one, two = f"{self.owner}.1", f"{self.owner}.2"
         others = Connection(self.port), Connection(self.port)
@@ -127,7 +127,7 @@ class Corners:
         time.sleep(self.chance.random() * 0.01)
         second = self.corner_take(left, two, block=PATIENT_MS, other=others[1])
         sides = [(first, others[0], left, one), (second, others[1], right, two)]
-        # The one that is refused, which is answered at once, gives up what the other one waits for.
+        # The one that is refused, which is answered at once, releases the lock of the other.
         sides = answered_first(sides)
         for request, other, own, owner in sides:
             self.note(request, other)

@@ -76,7 +76,7 @@ class Crowd:
         self.hear(on_line, lambda: not left)
 
     def say(self, numbers, words):
-        """Each of these members sends what `words` gives for its number, in their order."""
+        """Each of these members sends the command that `words` makes of its number, in their order."""
         for number in numbers:
             self.members[number].sendall(words(number))
 

@@ -120,7 +120,7 @@ def follows(node, port):
 
 
 def freeze(server):
-    """Stops it in the middle of what it does, as a virtual machine is stopped."""
+    """Stops it in the middle of its work, as a virtual machine is stopped."""
     server.process.send_signal(signal.SIGSTOP)
 
 

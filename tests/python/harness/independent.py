@@ -52,7 +52,7 @@ async def until(condition, what):
 
 
 class Independent:
-    """Some servers, and what becomes of them."""
+    """Some servers, and their lives."""
 
     def __init__(self, start_server, size, *module_arguments, options=(), clocks=()):
         environments = [clock.environment for clock in clocks] or [None] * size
@@ -65,7 +65,7 @@ class Independent:
         self.nowhere.bind(("127.0.0.1", 0))
 
     def redlock(self, key, reach=None, kind=Redlock, lease_ms=LONG_MS, timeout_ms=PATIENT_MS, **more):
-        """A lock with connections of its own, for somebody who reaches only these servers."""
+        """A lock with connections of its own, for a client that reaches only these servers."""
         ports = [
             node.port if reach is None or number in reach else self.nowhere.getsockname()[1]
             for number, node in enumerate(self.nodes)
@@ -102,7 +102,7 @@ class Independent:
             self.nodes[number].kill()
 
     def restart(self, number):
-        """The server comes back, with what its files have."""
+        """The server comes back, with the data of its files."""
         self.nodes[number].kill()
         self.nodes[number].start()
 
@@ -134,7 +134,7 @@ class Diary:
         self._note("renew", lock, 1)
 
     def given_up(self, lock):
-        """The lock is about to be released. (What the servers say to that is no proof of a hold.)"""
+        """The lock is about to be released. (The servers' replies to that are no proof of a hold.)"""
         moment = now()
         self.history.append(Request("release", (lock.key,), lock.owner, moment, moment, 0))
 

@@ -1,4 +1,4 @@
-"""Locks of all kinds: asking for them shortly, and seeing who holds and who waits."""
+"""Locks of all kinds: short requests for them, and views of holders and waiters."""
 
 from .limits import eventually
 from .replies import as_map, lock_info, module_info
@@ -43,7 +43,7 @@ def ask_all(server, keys, owner, *options, lease_ms=LONG_MS, block_ms=0, **more)
 
 
 def release(cli, key, owner, *options):
-    """LOCK.RELEASE of what is known to be held."""
+    """LOCK.RELEASE of a known hold."""
     assert cli("LOCK.RELEASE", key, owner, *options) == 1, f"{owner} held {key}"
 
 
@@ -86,7 +86,7 @@ def count(cli, name):
 
 
 def held_by(cli, owner):
-    """LOCK.HELDBY as sorted rows without what is left of the lease."""
+    """LOCK.HELDBY as sorted rows without the remaining leases."""
     rows = cli("LOCK.HELDBY", owner)
     for row in rows:
         assert len(row) == 5, row

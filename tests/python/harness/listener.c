@@ -1,4 +1,4 @@
-/* A module that listens to the keyspace events of other modules, and tells what it heard.
+/* A module that listens to the keyspace events of other modules, and reports them.
  *
  *   LISTENER.HEARD              all events since the last call: "lock.acquired door 0"
  *   LISTENER.ON event word...   at each such event it runs this command; "%" stands for the key

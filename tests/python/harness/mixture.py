@@ -1,4 +1,4 @@
-"""Clients that use locks of all kinds at random, and write down what they see.
+"""Clients that use locks of all kinds at random, and record the replies.
 
 Each turn of a client is a new owner, whose requests follow one another, except where two at once are the point. Its
 record is judged by `checkers`.
@@ -34,7 +34,7 @@ REPLY_SECONDS = 60
 
 
 def run_clients(port, seed, clients, seconds, patience=REPLY_SECONDS):
-    """Several clients at once, each in a thread; returns what all of them saw."""
+    """Several clients at once, each in a thread; returns the histories of all of them."""
     histories = [[] for _ in range(clients)]
     resource = Resource(f"resource {seed}")
 
@@ -82,7 +82,7 @@ class MixedClient(Corners):
         self.connection = Connection(self.port)
 
     def close(self):
-        """Closes it, which is an event for what is tied to it."""
+        """Closes it, which is an event for holds that are tied to it."""
         sent = time.monotonic()
         self.connection.close()
         self.history.append(
@@ -97,7 +97,7 @@ class MixedClient(Corners):
     # One request
 
     def ask(self, command, words, *keys, **known):
-        """Sends a command, and writes down what came back."""
+        """Sends a command, and records the reply."""
         known["connection"] = self.line
         request = Request(command, keys, self.owner, time.monotonic(), 0, **known)
         self.connection.send(*words)
@@ -156,7 +156,7 @@ class MixedClient(Corners):
         return self.took(request, self.connection)
 
     def took(self, request, connection):
-        """Reads the reply to a request for locks, and keeps what was granted."""
+        """Reads the reply to a request for locks, and keeps the grant."""
         request = self.note(request, connection)
         if request.is_granted:
             self.owner = request.owner
@@ -168,7 +168,7 @@ class MixedClient(Corners):
     # Turns
 
     def hold(self):
-        """One lock, and what a holder does."""
+        """One lock, and the actions of a holder."""
         wanted = {"owner": "*"} if self.chance.random() < 0.05 else {}
         if self.take([self.chance.choice(list(KINDS))], **wanted):
             self.work()
@@ -194,7 +194,7 @@ class MixedClient(Corners):
             self.release(key)
 
     def vanish(self):
-        """Asks, and goes away without reading the answer. Proves no hold."""
+        """Asks, and leaves without reading the answer. Proves no hold."""
         several = self.chance.random() < 0.3
         keys = self.chance.sample(MIXED, 2) if several else [self.chance.choice(list(KINDS))]
         words, request = self.draw(keys, "macquire" if several else "acquire", lease=20, block=0)
@@ -242,7 +242,7 @@ class MixedClient(Corners):
         )
 
     def watch(self):
-        """Looks at what others do."""
+        """Reads the locks of others."""
         key = self.chance.choice(list(KINDS))
         for _ in range(self.chance.randint(1, 4)):
             dice = self.chance.random()
@@ -293,13 +293,13 @@ class MixedClient(Corners):
             self.held.pop(key)
 
     def again(self):
-        """Asks for what it holds."""
+        """Asks for its own holds."""
         key, _, mode, _ = self.any_held()
         if not self.take([key], mode=mode, block=None):
             self.held.pop(key)
 
     def change(self):
-        """Wants a shared lock alone, or lets others in."""
+        """Wants a shared lock alone, or shares it again."""
         key, _, mode, _ = self.any_held()
         if mode in (EXCLUSIVE, SHARED):
             self.take([key], mode=SHARED if mode == EXCLUSIVE else EXCLUSIVE)
@@ -311,7 +311,7 @@ class MixedClient(Corners):
         self.ask("count", words, key, token=token)
 
     def write(self):
-        """LOCK.EXEC of a write that tells what was there."""
+        """LOCK.EXEC of a write that returns the earlier value."""
         key, token, _, _ = self.any_held()
         words = ["LOCK.EXEC", key, token, "SET", f"last:{key}", token, "GET"]
         self.ask("write", words, key, token=token)
@@ -357,7 +357,7 @@ class MixedClient(Corners):
         return self.ask("release", words, key, token=named).reply == 1
 
     def leave_locks(self):
-        """Gives up what it holds, or leaves it to its lease."""
+        """Releases its holds, or leaves them to their leases."""
         for key in list(self.held):
             dice = self.chance.random()
             if dice < 0.6:

@@ -1,9 +1,8 @@
 """redis-py's Lock, on LOCK.* commands.
 
-The same methods, arguments and exceptions, so that what redis-py promises of its
-lock can be asked of ours. Three things differ, all on purpose. A lease is required.
-Waiters queue in the server instead of polling. `fence` is the token to pass on to
-what the lock protects.
+The same methods, arguments and exceptions, so that redis-py's promises of its lock can be tested on ours. Three things
+differ, all on purpose. A lease is required. Waiters queue in the server instead of polling. `fence` is the token to
+pass on to the protected resource.
 """
 
 import threading

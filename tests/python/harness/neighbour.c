@@ -1,4 +1,4 @@
-/* A module that does what other modules do, for LOCK.EXEC to run.
+/* A module with the usual features of other modules, for LOCK.EXEC to run.
  *
  *   NEIGHBOUR.REPLY kind          replies in this way: see `kinds`
  *   NEIGHBOUR.RUN command...      runs the command; its keys are those of the command

@@ -1,8 +1,7 @@
 """The output of DUMP: a type, a value, two bytes of version, eight of checksum.
 
-To see what a server does with a hostile payload, the checksum must be right: it
-guards against accidents, not against people. It is the CRC-64 of the Jones
-polynomial, reflected, least significant byte first.
+To see a server's reaction to a hostile payload, the checksum must be right: it guards against accidents, not against
+people. It is the CRC-64 of the Jones polynomial, reflected, least significant byte first.
 """
 
 import struct
@@ -48,8 +47,8 @@ def dump(cli, key):
     return dumped.encode("utf-8", "surrogateescape")
 
 
-# A lock: a byte that says that a module's value follows, the module's number, its strings, each behind an opcode, the end.
-# The strings are the blocks of src/lock/codec/blocks.rs, as they are where `rdbcompression` is off.
+# A lock: a byte that announces a module's value, the module's number, its strings, each after an opcode, the end. The
+# strings are the blocks of src/lock/codec/blocks.rs, as they are where `rdbcompression` is off.
 MODULE_TYPE, STRING, END = 7, 5, 0
 
 

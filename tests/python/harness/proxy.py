@@ -30,7 +30,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self):
-        """Ends all connections and lets none in."""
+        """Ends all connections and refuses new ones."""
         with self.guard:
             self.is_cut = True
             self._end_all()

@@ -21,7 +21,7 @@ def counters(cli):
 
 
 def last_look(server, before, replica=None, limit=QUIET_SECONDS):
-    """Waits a while for the server to be quiet, and tells how it is then."""
+    """Waits a while for the server to be quiet, and returns its state then."""
     sent, cli = time.monotonic(), server.connect()
     waits_for(lambda: not any(count(cli, name) for name in NOW), limit)
     left = {name: count(cli, name) for name in NOW}
@@ -57,7 +57,7 @@ def has_equal(server, replica):
 
 
 def take_all_permits(cli, lock, mode):
-    """Takes the lock as often as it can be taken, and once more; gives all back: (how often it can be, was)."""
+    """Takes the lock as often as it can be taken, and one time more; releases all: (possible number, actual number)."""
     most = int(mode.split()[1]) if mode.startswith("limit") else 1
     options = mode.upper().split() if most > 1 else []
     owners = [f"last.{number}" for number in range(most + 1)]

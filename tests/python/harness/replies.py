@@ -4,7 +4,7 @@ from .server import parse_info
 
 
 def as_map(reply):
-    """A RESP3 map, or the flat array that stands for it in RESP2."""
+    """A RESP3 map, or the flat array that replaces it in RESP2."""
     if reply is None or isinstance(reply, dict):
         return reply
     assert len(reply) % 2 == 0, f"not a map: {reply}"

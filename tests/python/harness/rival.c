@@ -1,4 +1,4 @@
-/* A module that stands in the way of another one.
+/* A module that conflicts with another one.
  *
  *   loadmodule rival.so [command NAME] [type NAME] [files COUNT]
  *

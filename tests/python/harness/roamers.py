@@ -52,7 +52,7 @@ class Roamer(threading.Thread):
             self.failure = failure
 
     def turn(self, owner):
-        """One attempt at the servers, and what a holder does."""
+        """One attempt at the servers, and the actions of a holder."""
         chance, lease_ms = self.chance, self.chance.choice(LEASES_MS)
         names = [*self.load.locks, *self.load.limits]
         locks = [chance.choice(names)] if chance.random() < 0.8 else self.load.locks
@@ -127,9 +127,9 @@ class Roamer(threading.Thread):
 class Load:
     """Roamers at work, from entering to leaving.
 
-    Stubborn ones are the same owner again and again, and renew what they know to be over. Patient ones, the last of
-    all, do not ask again: a request without a reply within a minute is `unanswered`. In addition to the locks with one
-    holder there may be semaphores: `limits` has the limit of each.
+    Stubborn ones are the same owner again and again, and renew holds that they know to have ended. Patient ones, the
+    last of all, do not ask again: a request without a reply within a minute is `unanswered`. In addition to the locks
+    with one holder there may be semaphores: `limits` has the limit of each.
     """
 
     #: True if the servers come back with all their data.

@@ -23,7 +23,7 @@ def limited(cli):
 
 
 def crowded(cli):
-    """More holders than stand in a short list."""
+    """More holders than fit into a short list."""
     cli.pipeline(*[f"LOCK.ACQUIRE door m{n} PX 3600000 LIMIT 1000000" for n in range(100)])
 
 

@@ -158,7 +158,8 @@ class Server:
         return parse_info(self.admin("INFO", section))
 
     def resident_peak(self):
-        """The most bytes that its process has had in memory: what it asked for and never wrote to is not among them."""
+        """The most bytes that its process has had in memory: memory that it requested and never wrote to is not among
+        them."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) * 1024
 

@@ -11,7 +11,7 @@ NODE_TIMEOUT_MS = 1000 * SLOW_FACTOR
 
 
 class Shard:
-    """The two servers of a third of the slots; what they have changes places when they do."""
+    """The two servers of a third of the slots; their roles change places when they do."""
 
     def __init__(self, primary, replica, tag):
         self.primary, self.replica, self.tag = primary, replica, tag

@@ -8,7 +8,7 @@ from .wire import encode
 
 LEASE_MS = 600_000
 
-#: Longer than what a server reads of a connection in one turn, in two halves.
+#: Longer than the bytes that a server reads of a connection in one turn, in two halves.
 LONG_KEY = "k" * 9_000
 
 

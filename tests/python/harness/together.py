@@ -4,7 +4,7 @@ import threading
 
 
 def run_together(seed, clients, run, seconds_max):
-    """Runs run(number, name) for each client; returns what went wrong. All have to end within `seconds_max` seconds."""
+    """Runs run(number, name) for each client; returns the failures. All have to end within `seconds_max` seconds."""
     failures = []
 
     def one(number):

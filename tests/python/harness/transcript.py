@@ -1,4 +1,4 @@
-"""Transcripts in the documentation, and how they are compared with what happens.
+"""Transcripts in the documentation, and their comparison with the real output.
 
 A transcript is a block fenced as ```text that has a line with a prompt. It is typed
 into redis-cli word for word, on a terminal, as a reader would:
@@ -11,7 +11,7 @@ A command without a reply waits: the test sees to it that the server has parked 
 typed. All transcripts of a page are one session on one server that was empty before. A remark follows two blanks and
 "<-".
 
-Everything must be the same, but for what no two runs have in common:
+Everything must be the same, but for the parts that always differ:
 
     a number of 13 digits or more    is a token. Any token will do, but where the page
                                      shows the same token twice it must be the same, and
@@ -147,7 +147,7 @@ class Names:
         self.real = {}
 
     def typed(self, command):
-        """A command of the page, with what the names of the page stand for."""
+        """A command of the page, with the real values of the page's names."""
         return NAME.sub(lambda name: self.real.get(name[0], name[0]), command)
 
     def agree(self, told, real):
@@ -201,7 +201,7 @@ class Session:
         self.names = Names()
 
     def run(self, step):
-        """One step; returns what the window really shows."""
+        """One step; returns the real output of the window."""
         if not step.command:
             assert step.window in self.waiting, f"line {step.line}: nobody waits"
             self.waiting.remove(step.window)
@@ -219,7 +219,7 @@ class Session:
         return []
 
     def check(self, step):
-        """One step, which must show what the page shows."""
+        """One step, which must show the output of the page."""
         real = self.run(step)
         if step.reply:
             assert same_reply(step.reply, real, self.names), "\n".join(

@@ -48,7 +48,7 @@ class Request:
         return self.connection.is_closed(SOON_SECONDS)
 
     def leave(self):
-        """The client goes away in the orderly way."""
+        """The client leaves in the orderly way."""
         self.connection.close()
 
     def crash(self):

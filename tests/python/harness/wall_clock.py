@@ -25,6 +25,6 @@ class WallClock:
         self.environment = {"LD_PRELOAD": str(library), "WALL_CLOCK_FILE": str(path)}
 
     def set_ahead(self, seconds):
-        """Steps it: so far ahead of the true time, or behind."""
+        """Steps it: so far ahead of the true time, or negative."""
         with self.path.open("r+b") as file:
             file.write(struct.pack("=q", round(seconds * 1_000_000)))

@@ -2,7 +2,7 @@
 
     cd tests/python && python -m harness.written ../samples/0.3.0      (with REDISLOCK_MODULE and REDISLOCK_SERVER)
 
-The server that writes them is Redis 7.0, whose files all others read. Its wall clock stands in 2020, so that no server
+The server that writes them is Redis 7.0, whose files all others read. Its wall clock is set to 2020, so that no server
 takes the tokens for ones ahead of its clock.
 """
 

@@ -1,4 +1,4 @@
-"""A replica that is none: it reads what its primary tells, and acknowledges it when a script says so."""
+"""A false replica: it reads its primary's stream, and acknowledges it when a script says so."""
 
 import socket
 import time

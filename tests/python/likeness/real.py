@@ -25,7 +25,7 @@ OPTIONS = """--hz 500 --appendonly yes --appendfsync no --notify-keyspace-events
     --repl-diskless-sync no --rdbcompression no --lazyfree-lazy-expire no --lazyfree-lazy-server-del no
     --lazyfree-lazy-user-del no --lua-time-limit 0"""
 CLUSTER = "--cluster-enabled yes --cluster-require-full-coverage no --cluster-node-timeout 100000000"
-#: A node takes this time and these turns until it answers for its slots: each 50th turn looks at the cluster.
+#: A node takes this time and these turns until it answers for its slots: each 50th turn checks the cluster.
 JOINS_US, JOIN_TURNS = 6_000_000, 120
 #: The nodes of a cluster: the server, and one that is never reached.
 OURS, THEIRS = "a" * 40, "b" * 40
@@ -47,7 +47,7 @@ def slot_of(name):
 
 
 def build(directory):
-    """Compiles what stops the clocks; its path."""
+    """Compiles the library that stops the clocks; returns its path."""
     return built(SOURCE, directory)
 
 
@@ -150,7 +150,7 @@ class Real:
         self.takes()
 
     def takes(self):
-        """Takes what clients were answered."""
+        """Takes the replies to clients."""
         for client in list(self.clients.values()):
             try:
                 while client.connection.has_input():
@@ -210,7 +210,7 @@ class Real:
         self.waits_for_threads(lambda: not any(command[0].startswith("FLUSH") for command in client.open))
 
     def waits_for_threads(self, is_answered=lambda: True):
-        """The server's own threads free what they were left."""
+        """The server's own threads free the values that were left to them."""
         deadline = time.monotonic() + SOON_SECONDS
         is_open = True
         while is_open and time.monotonic() < deadline:
@@ -259,7 +259,7 @@ class Real:
 
     def unblock_error(self, number):
         client = self.clients.get(int(number))
-        # Redis 7.0 reads later than others what this client has sent besides.
+        # Redis 7.0 reads this client's other commands later than others do.
         if client and not (self.follower and len(client.open) > 1):
             self.unblock(number, "ERROR")
 
@@ -287,7 +287,7 @@ class Real:
         self.looks_for_keys("CLIENT UNPAUSE")
 
     def failover(self):
-        """The replica has not acknowledged what is written here, so writers wait until somebody gives up."""
+        """The replica has not acknowledged the last writes, so writers wait until one side gives up."""
         assert self.admin.pipeline("SELECT 0", "SET x last", "FAILOVER") == ["OK"] * 3
         self.paused_until_us = math.inf
 
@@ -375,7 +375,7 @@ class Real:
         return lines + [f"info\t{name}\t{fields[name]}" for name in FIELDS]
 
 
-#: Records whose version stands at this place; the simulated server leaves it out, as the engine does.
+#: Records whose version is at this place; the simulated server leaves it out, as the engine does.
 VERSIONED = {b"LOCK.APPLY": 2, b"LOCK.TICK": 1}
 
 

@@ -35,7 +35,7 @@ class Likeness:
         return Author(f"{self.seed}.{number}", self.groups).steps(STEPS)
 
     def scripts(self, numbers):
-        """(number, steps, what the simulated server makes of them) of these rounds, some at a time."""
+        """(number, steps, the simulated server's output) of these rounds, some at a time."""
         for start in range(0, len(numbers), AT_ONCE):
             some = numbers[start : start + AT_ONCE]
             scripts = [self.script(number) for number in some]

@@ -1,7 +1,7 @@
 """The steps, and the way in which a round's are drawn from its seed.
 
-A step is a line: a word, and more behind tabs. `send CLIENT DB COMMAND` may have several commands with ';;' between
-them, which go in one packet. A word that begins with '@' names what is only known when it is played:
+A step is a line: a word, and further words after tabs. `send CLIENT DB COMMAND` may have several commands with ';;'
+between them, which go in one packet. A word that begins with '@' names a value that is known only when it is played:
 
     @holder:KEY   an owner that holds the lock now      @token:KEY   the token of a hold
     @waiter:KEY   an owner that waits for it now        @dump:SLOT   what the last DUMP into this slot gave
@@ -260,7 +260,7 @@ class Author(Draws):
         return self.send(self.script())
 
     def watches(self):
-        """A key is watched; in between others do what they do; then EXEC."""
+        """A key is watched; in between others change it; then EXEC."""
         client = self.client()
         db, sends = self.dbs[client], []
         sends.append(line("send", client, db, "WATCH", self.lock(), self.name()))

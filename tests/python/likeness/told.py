@@ -18,9 +18,9 @@ included.
 
 No script does the following, for servers do it in different ways or at no definite moment:
 
-* Commands behind FLUSHALL SYNC in one packet: Redis 8 blocks the client until a thread has freed all.
+* Commands after FLUSHALL SYNC in one packet: Redis 8 blocks the client until a thread has freed all.
 * CLIENT UNBLOCK with ERROR of a client that has sent more commands, while grants are confirmed: Redis 7.0 reads them
-  behind what follows from that, others before.
+  after the consequences, others before.
 * MULTI while a key is gone whose slot begins to leave: Valkey 9 answers ASK to EXEC, others to what they would queue.
 * CLIENT UNBLOCK of a client that CLIENT PAUSE holds up: Redis 7.0 ends itself, without the module, too.
 * Roles change where no replica confirms: a server that follows another one lets its own replicas go.
@@ -92,7 +92,8 @@ def payload_text(payload):
 
 
 def unblocked(line):
-    """The line with what stands in the blocks of locks, owners as they are. The simulated server's blocks are smaller."""
+    """The line with the content of the blocks of locks, owners as they are. The simulated server's blocks are
+    smaller."""
     return BLOCKS.sub(lambda found: "".join(map(text_of, found[0].split(","))), line)
 
 
@@ -108,7 +109,7 @@ class Names:
         self.known = {}
 
     def plain(self, line):
-        """The line without what cannot be the same."""
+        """The line without the parts that cannot be the same."""
         return MINTED.sub(lambda found: self.known.setdefault(found[0], f"minted{len(self.known)}"), unblocked(line))
 
 

@@ -22,7 +22,8 @@ opt-level = 1
 opt-level = 0
 """
 
-# It is compared with what is there, so it is written as that is. The findings of fuzzing are tried here, too.
+# It is compared with the file that is there, so it is written in the same form. The findings of fuzzing are tried here,
+# too.
 LIBRARY = """#![allow(warnings)]
 pub mod command;
 pub mod engine;
@@ -73,7 +74,7 @@ class Package:
             self.write(path, text)
 
     def write(self, path, text, once=False):
-        """Writes a file, unless it says so already: what is not newer is not built again."""
+        """Writes a file, unless its content is the same: an older file is not built again."""
         target = self.directory / path
         if target.exists() and (once or target.read_text() == text):
             return
@@ -141,7 +142,7 @@ def all_in_one(package, mutants, say, left_out):
 
 
 def judge(error, schemata, mutants, left_out, alone, kept_const):
-    """Leaves out the mutant that an error is about, or what hinders others."""
+    """Leaves out the mutant that an error is about, or one that hinders others."""
     in_constants = IN_CONSTANTS.search(error["message"])
     if in_constants:
         name = re.sub(r"::<.*?>", "", in_constants[1]).split("::")[-1]

@@ -21,7 +21,7 @@ ENGINE = "src/engine/"
 
 
 def say(text):
-    """Tells how far it has come."""
+    """Reports its progress."""
     print(f"mutants: {text}", flush=True)
 
 
@@ -69,7 +69,7 @@ class Run:
         return {name: one["seconds"] for name, one in self.reached.items() if number in one["functions"]}
 
     def attempt(self, mutant):
-        """Tries one mutant and keeps what came of it; in several threads, but for those that are built alone."""
+        """Tries one mutant and keeps the result; in several threads, but for those that are built alone."""
         text, kept = self.sources[mutant.file], self.results.files[mutant.file]
         if mutant.name in self.unviable:
             return kept.put(mutant, text, results.UNVIABLE, why=self.unviable[mutant.name])

@@ -1,4 +1,4 @@
-"""The tests of the core: what each reaches, how long it takes, and whether it notices a mutant."""
+"""The tests of the core: the functions that each reaches, its duration, and whether it notices a mutant."""
 
 import os
 import re
@@ -69,7 +69,7 @@ class Binary:
 
     @staticmethod
     def watch(process, cpu):
-        """Reads what the tests say until the first of them fails."""
+        """Reads the output of the tests until the first of them fails."""
         said = b""
         while piece := process.stdout.read1(4096):
             said += piece

@@ -1,4 +1,4 @@
-"""`scripts/server-suites`: the same tests with the module and without, and what comes of it."""
+"""`scripts/server-suites`: the same tests with the module and without, and the differences."""
 
 import argparse
 import shutil
@@ -41,7 +41,7 @@ def arguments():
 
 
 def compare(name, runner, files):
-    """Runs the files both ways and what differs again, and says what is wrong."""
+    """Runs the files both ways and the differing ones again, and returns the faults."""
     began = time.monotonic()
     runs = runner.run([(file, side) for file in files for side in ("without", "with")])
     found = {(run.file, run.side): run.found for run in runs}
@@ -98,7 +98,7 @@ def fresh(path):
 
 
 def suite(name, source, options, work):
-    """All that is done with a server; returns what is wrong."""
+    """All tests of a server; returns the faults."""
     logs = ROOT / "target" / "suites" / name
     module = options.module.resolve()
     skipped = {file: reason for (file, _), reason in listed(name, "skipped").items()}

@@ -45,7 +45,7 @@ def copy_of(source, into, port, module=None):
 
 
 def change(path: Path, old, new):
-    """Replaces what must be there exactly once, or the source is another one than is known."""
+    """Replaces a text that must be there exactly once, or the source is not the known one."""
     text = path.read_text(encoding="latin-1")
     if text.count(old) != 1:
         raise SystemExit(f"server-suites: {path} has {text.count(old)} times, not once: {old}")

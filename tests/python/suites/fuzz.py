@@ -22,7 +22,7 @@ TAKEN_MIN = 3
 
 
 def prepared(source, module, into, port, seconds, only_locks):
-    """A copy whose fuzzer makes locks, too, or nothing else, and gives them what clients would do."""
+    """A copy whose fuzzer makes locks, too, or nothing else, and sends them the commands of clients."""
     copy = copy_of(source, into, port, module)
     fuzzer = copy / "tests" / f"{FUZZER}.tcl"
     change(fuzzer, "proc generate_types {} {", "proc generate_types {} {\n    generate_locks")
@@ -37,13 +37,13 @@ def prepared(source, module, into, port, seconds, only_locks):
 
 
 def total(log, pattern):
-    """The sums of a line's two numbers, wherever it stands."""
+    """The sums of a line's two numbers, at any position."""
     rows = [(int(match[1]), int(match[2])) for match in pattern.finditer(log)]
     return sum(row[0] for row in rows), sum(row[1] for row in rows)
 
 
 def figures(log):
-    """The sums of what each of the fuzzer's tests printed in the end."""
+    """The sums of the numbers that each of the fuzzer's tests printed in the end."""
     cycles, seconds = total(log, DONE)
     taken, refused = total(log, RESTORED)
     commands, crashes = total(log, TRAFFIC)

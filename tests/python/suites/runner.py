@@ -129,7 +129,7 @@ def end_all(*_signal):
 
 
 def end_group(process):
-    """Ends what is left of a process and its children, which are a group of their own."""
+    """Ends the rest of a process and its children, which are a group of their own."""
     try:
         os.killpg(process.pid, 9)
     except ProcessLookupError:
