@@ -164,7 +164,7 @@ export class Table {
     const wait = options.get("QUEUE") ?? options.get("BLOCK");
     const its = locks.flatMap((lock) => lock.queue.filter((each) => each.owner === owner));
     const isAnother = its.some((each) => each.mode !== mode || !sameSet(each.names, names));
-    // Who waits in another way loses the position.
+    // An owner that waits in another way loses the position.
     if (isAnother && wait !== undefined) this.#dropWaits(names, owner);
     // One that does not wait stays behind what its owner waits for in another way.
     if ((wait !== undefined || !isAnother) && locks.every((lock) => lock.fits(owner, mode))) {
