@@ -185,7 +185,7 @@ impl Adapter {
         }
         builder = builder.prefix(text(request, "prefix"));
         if let Some(waiting) = request["waiting_connections"].as_u64() {
-            builder = builder.waiting(usize::try_from(waiting).unwrap_or(usize::MAX));
+            builder = builder.max_queued_per_lock(usize::try_from(waiting).unwrap_or(usize::MAX));
         }
         drop(self.locks.set(builder.build()?));
         Ok(json!({"drivers": ["redis-rs"], "features": features}))

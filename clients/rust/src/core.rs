@@ -76,7 +76,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(topology: Topology, keeper: Arc<Keeper>, settings: &Settings) -> Self {
-        let waiting = settings.waiting;
+        let waiting = settings.max_queued;
         let lines = Arc::new(Lines::new(waiting));
         let (holders, waiters, told) = (keeper.clone(), lines.clone(), keeper.clone());
         let servers = Servers::new(

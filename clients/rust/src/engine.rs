@@ -32,7 +32,7 @@ pub(crate) struct Engine {
 
 /// What a program may say of its locks.
 pub(crate) struct Settings {
-    pub(crate) waiting: usize,
+    pub(crate) max_queued: usize,
     /// For how long no server may answer, where a wait has no end.
     pub(crate) server_timeout: Duration,
     /// The beginning of each owner.
@@ -43,7 +43,8 @@ pub(crate) struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { waiting: WAITING, server_timeout: PATIENCE, label: HOST_LABEL.clone(), prefix: Vec::new() }
+        let (label, prefix) = (HOST_LABEL.clone(), Vec::new());
+        Self { max_queued: WAITING, server_timeout: PATIENCE, label, prefix }
     }
 }
 

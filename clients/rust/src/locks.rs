@@ -235,8 +235,8 @@ impl Builder {
 
     /// How many waiters of this process stand in the server's queue of a lock, while the others stand behind them in
     /// the process. It is also the most connections that wait for several locks at once. 1 or more; default: 16.
-    pub fn waiting(mut self, waiting: usize) -> Self {
-        self.settings.waiting = waiting;
+    pub fn max_queued_per_lock(mut self, most: usize) -> Self {
+        self.settings.max_queued = most;
         self
     }
 
@@ -280,9 +280,11 @@ impl Builder {
             (None, _) => {}
         }
         check_lease(self.lease)?;
-        if !(1..=Semaphore::MAX_PERMITS).contains(&self.settings.waiting) {
-            let (most, number) = (Semaphore::MAX_PERMITS, self.settings.waiting);
-            return Err(Error::invalid(format!("waiting must be from 1 to {most}, not {number}")));
+        if !(1..=Semaphore::MAX_PERMITS).contains(&self.settings.max_queued) {
+            let (most, number) = (Semaphore::MAX_PERMITS, self.settings.max_queued);
+            return Err(Error::invalid(format!(
+                "max_queued_per_lock must be from 1 to {most}, not {number}"
+            )));
         }
         check_label(&self.settings.label)?;
         if self.settings.server_timeout.is_zero() {
@@ -296,7 +298,7 @@ impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("lease", &self.lease)
-            .field("waiting", &self.settings.waiting)
+            .field("max_queued_per_lock", &self.settings.max_queued)
             .finish_non_exhaustive()
     }
 }

@@ -36,8 +36,8 @@ fn a_builder_refuses_numbers_out_of_their_range() {
     let built = |change: fn(Builder) -> Builder| invalid(change(Locks::builder().server(NOWHERE[0])).build());
     assert_eq!(built(|it| it.lease(Duration::ZERO)), "lease must be 100ms or more, not 0ns");
     assert_eq!(built(|it| it.lease(Duration::from_millis(99))), "lease must be 100ms or more, not 99ms");
-    assert!(built(|it| it.waiting(0)).starts_with("waiting must be from 1 to "));
-    assert!(built(|it| it.waiting(usize::MAX)).ends_with(", not 18446744073709551615"));
+    assert!(built(|it| it.max_queued_per_lock(0)).starts_with("max_queued_per_lock must be from 1 to "));
+    assert!(built(|it| it.max_queued_per_lock(usize::MAX)).ends_with(", not 18446744073709551615"));
 }
 
 #[test]
