@@ -23,7 +23,7 @@ class ReadmeTest {
     @Test
     void programsOfTheReadmePrintWhatTheySay(@TempDir Path directory) throws Exception {
         var programs = found("```java\n(.*?)```", Files.readString(Path.of("../README.md")));
-        assertEquals(6, programs.size());
+        assertEquals(7, programs.size());
         try (var server = new Server()) {
             for (var program : programs) {
                 var wanted = found("// prints: ([^\n]*)", program);
