@@ -24,6 +24,10 @@ import { Vigil } from "./vigil.js";
 
 /** What a program may want to count. All are called synchronously; what they throw or reject is ignored. */
 export interface Hooks {
+  /** A request begins. It ends by `granted`, `timedOut` or `failed`. */
+  requested?(event: { names: readonly string[] }): void;
+  /** A request ended in an error that is no time-out, or was cancelled. */
+  failed?(event: { names: readonly string[]; waitedMs: number; error: Error }): void;
   /** A lock was granted. `waitedMs`: for how many milliseconds the request had waited. */
   granted?(event: { names: readonly string[]; owner: string; token: number; waitedMs: number }): void;
   /** A request began to wait in line. */
@@ -317,15 +321,21 @@ export abstract class Base implements AsyncDisposable {
     const lease = Math.min(Math.max(wished, minHold ?? 0), maxHold ?? Number.POSITIVE_INFINITY);
     const began = now();
     const { keeper, granting } = this.request(wanted, lease, options, troubled);
+    this.#call(() => this.#hooks.requested?.({ names }));
     const vigil = options.wait === 0 ? undefined : this.#watch(names);
     let grant: Grant;
     try {
       grant = await granting;
     } catch (error) {
+      const told = error instanceof Stopped ? error.reason : error;
+      const waitedMs = now() - began;
       if (error instanceof LockTimeoutError) {
-        this.#call(() => this.#hooks.timedOut?.({ names, owner: keeper.owner, waitedMs: now() - began }));
+        this.#call(() => this.#hooks.timedOut?.({ names, owner: keeper.owner, waitedMs }));
+      } else {
+        const its = told instanceof Error ? told : new Error(String(told));
+        this.#call(() => this.#hooks.failed?.({ names, waitedMs, error: its }));
       }
-      throw error instanceof Stopped ? error.reason : error;
+      throw told;
     } finally {
       vigil?.end();
     }

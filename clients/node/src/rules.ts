@@ -133,7 +133,10 @@ export function checkLogin(login: unknown): void {
   }
 }
 
-const HOOKS = ["granted", "waiting", "timedOut", "lost", "released", "forgotten", "renewalFailed", "reconnected"];
+const HOOKS = [
+  ...["requested", "waiting", "granted", "timedOut", "failed"],
+  ...["released", "lost", "forgotten", "renewalFailed", "reconnected"],
+];
 
 /** An object of the program's own may have more than the hooks. */
 export function checkHooks(hooks: unknown): void {
