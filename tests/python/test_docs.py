@@ -127,6 +127,14 @@ def anchors(text):
 
 
 @pytest.mark.once
+def test_every_page_for_users_is_listed():
+    page = ROOT / "docs" / "README.md"
+    listed = set(re.findall(r"^- \[.*?\]\((\S+?)\): ", page.read_text(), re.MULTILINE))
+    folders = ("get-started", "concepts", "how-to", "operations", "reference")
+    assert listed == {f"{name}/{each.name}" for name in folders for each in (ROOT / "docs" / name).glob("*.md")}
+
+
+@pytest.mark.once
 def test_every_test_that_a_page_names_exists():
     text = "".join(page.read_text() for page in PAGES)
     names = re.findall(r"`((?:tests|src)/[\w/.]+)::(\w+)`", text)
