@@ -118,7 +118,8 @@ const ops = {
     return keep(request, await lockOf(request).acquire(optionsOf(request)));
   },
   async try(request) {
-    const { wait, ...options } = optionsOf(request);
+    const options = optionsOf(request);
+    delete options.wait;
     const hold = await lockOf(request).tryAcquire(options);
     return hold === null ? {} : keep(request, hold);
   },
