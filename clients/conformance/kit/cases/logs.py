@@ -10,7 +10,7 @@ from .waiting import served_in_any_order
 #: When a wait is long enough to be logged.
 LONG_WAIT = 30.0
 #: How long a line of the log may take on a machine that is busy.
-LATE = 8.0
+LATE = 20.0
 
 
 @case(3, 9, needs=("log",), weight=4)
