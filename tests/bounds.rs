@@ -134,17 +134,19 @@ struct Bound {
 
 /// All numbers with names in the sources that go into the module.
 fn numbers() -> Vec<Bound> {
-    shipped("src")
+    let sources = shipped("src");
+    let tuning = sources.iter().find(|source| source.path.ends_with("lock/tuning.rs")).expect("it is there");
+    sources
         .iter()
         .flat_map(|source| {
             let file = source.path.strip_prefix("src").expect("a source").to_string_lossy().into_owned();
-            numbers_of(&file, &source.code)
+            numbers_of(&file, &source.code, &tuning.code)
         })
         .collect()
 }
 
 /// The numbers with names in this code, which has no comments.
-fn numbers_of(file: &str, code: &str) -> Vec<Bound> {
+fn numbers_of(file: &str, code: &str, tuning: &str) -> Vec<Bound> {
     let starts = code.match_indices("const ").map(|(at, word)| &code[at + word.len()..]);
     starts
         .filter_map(|rest| {
@@ -154,8 +156,10 @@ fn numbers_of(file: &str, code: &str) -> Vec<Bound> {
             let kind = kind.rsplit("::").next().unwrap_or(kind);
             let (value, _) = rest.split_once(';').filter(|_| NUMBERS.contains(&kind))?;
             let value = value.split_whitespace().collect::<Vec<_>>().join(" ");
-            let (tried, value) = match tried_and_shipped(&value) {
-                Some((tried, shipped)) => (Some(tried.to_owned()), shipped.to_owned()),
+            let (tried, value) = match value.strip_prefix("TUNING.") {
+                Some(field) => {
+                    (Some(value_in(tuning, "SMALLEST", field)), value_in(tuning, "SHIPPED", field))
+                }
                 None => (None, value),
             };
             Some(Bound { name: format!("{file} {name}"), value, tried })
@@ -163,9 +167,12 @@ fn numbers_of(file: &str, code: &str) -> Vec<Bound> {
         .collect()
 }
 
-/// The two values of `if cfg!(test) { 2 } else { 8 }`.
-fn tried_and_shipped(value: &str) -> Option<(&str, &str)> {
-    value.strip_prefix("if cfg!(test) { ")?.strip_suffix(" }")?.split_once(" } else { ")
+/// The value of a field in the constant `which` of `lock/tuning.rs`.
+fn value_in(tuning: &str, which: &str, field: &str) -> String {
+    let (_, rest) = tuning.split_once(&format!("const {which}: Tuning = ")).expect("it is there");
+    let (fields, _) = rest.split_once('}').expect("it ends");
+    let value = fields.split_once(&format!(" {field}: ")).and_then(|(_, rest)| rest.split_once(','));
+    value.unwrap_or_else(|| panic!("{which} has no {field}")).0.to_owned()
 }
 
 /// The rows of the table, as lists of cells.
@@ -264,10 +271,11 @@ fn the_table_of_bounds_says_what_the_sources_say() {
 // Check the checker.
 #[test]
 fn each_difference_between_table_and_sources_is_seen() {
-    let code = "pub const AT_MOST: u32 = 5;\nconst FEW: usize = if cfg!(test) { 2 } else { 8 };\n\
+    let code = "pub const AT_MOST: u32 = 5;\nconst FEW: usize = TUNING.few;\n\
                 const LONG: Duration =\n    Duration::from_millis(2);\nconst WORD: &str = ;\nconst fn f() {}\n\
                 impl A { pub(super) const SHIFT: std::ffi::c_int = 3; }";
-    let numbers = numbers_of("a.rs", code);
+    let tuning = "const SHIPPED: Tuning = Tuning { few: 8, }; const SMALLEST: Tuning = Tuning { few: 2, };";
+    let numbers = numbers_of("a.rs", code, tuning);
     let names: Vec<&str> = numbers.iter().map(|number| &*number.name).collect();
     assert_eq!(names, ["a.rs AT_MOST", "a.rs FEW", "a.rs LONG", "a.rs SHIFT"]);
     let few = Bound { name: "a.rs FEW".into(), value: "8".into(), tried: Some("2".into()) };

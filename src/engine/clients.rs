@@ -8,6 +8,7 @@
 //! server some three times what a grant costs us, and it sends every queued reply before it reads another command. So
 //! it gets some replies at a time, first come first, and the pump gives it more in the next turn.
 
+use crate::lock::tuning::TUNING;
 use std::collections::VecDeque;
 use std::hash::Hash;
 
@@ -19,10 +20,10 @@ use crate::lock::effect::{Answer, WaiterId};
 use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Token};
 
 /// How many clients are answered in one turn of the event loop.
-pub const REPLIES_PER_TURN: usize = if cfg!(test) { 3 } else { 128 };
+pub const REPLIES_PER_TURN: usize = TUNING.replies_per_turn;
 
 /// For how many clients room is kept after a storm.
-const KEPT: usize = if cfg!(test) { 4 } else { 64 };
+const KEPT: usize = TUNING.kept;
 
 /// What a blocked client is answered.
 #[derive(Clone, Debug)]

@@ -5,11 +5,12 @@ use super::server::{Key, Server, To, Whose};
 use crate::command::error::shown;
 use crate::lock::effect::Event;
 use crate::lock::table::Notice;
+use crate::lock::tuning::TUNING;
 use crate::lock::types::LockKeyBuf;
 use crate::sabotage::{self, Rule};
 
 /// How much is published between two looks at the time.
-const AT_ONCE: usize = if cfg!(test) { 2 } else { 64 };
+const AT_ONCE: usize = TUNING.published_at_once;
 
 /// Publishes a keyspace event, behind those that could not be published yet.
 #[inline(always)]

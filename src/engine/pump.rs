@@ -13,6 +13,7 @@ use super::{answers, confirm, leaving, legacy, outbox, quarantine, several, step
 use crate::command::slot;
 use crate::lock::effect::{Answer, Change, Effects, Record, Task, WaiterId};
 use crate::lock::table::{Candidate, KeyRef, Table};
+use crate::lock::tuning::TUNING;
 use crate::lock::types::{LockKeyBuf, Moment, Now, Token};
 use crate::sabotage::{self, Rule};
 
@@ -20,14 +21,14 @@ use crate::sabotage::{self, Rule};
 const RUN_BUDGET_US: u64 = 1_000;
 
 /// How often time is read within a run, in steps and grants.
-const STEPS_BETWEEN_LOOKS: usize = if cfg!(test) { 3 } else { 64 };
+const STEPS_BETWEEN_LOOKS: usize = TUNING.steps_between_looks;
 
 /// How many of those who wait are sent away in one turn of the event loop when this server stops deciding, or is to
 /// grant nothing any more.
-const SENT_AWAY_AT_ONCE: usize = if cfg!(test) { 2 } else { 128 };
+const SENT_AWAY_AT_ONCE: usize = TUNING.sent_away_at_once;
 
 /// How many values that were freed elsewhere are buried between two looks at the time.
-const BURIED_AT_ONCE: usize = if cfg!(test) { 2 } else { 64 };
+const BURIED_AT_ONCE: usize = TUNING.buried_at_once;
 
 /// While the server is paused: how long until the pump looks again.
 const PAUSE_RETRY_MS: u64 = 5;

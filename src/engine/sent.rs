@@ -6,10 +6,11 @@
 //! asked the server to close the connection behind it.
 
 use super::clients::Reply;
+use crate::lock::tuning::TUNING;
 use crate::lock::types::ClientId;
 
 /// How many turns without a grant end the listening to turns.
-const QUIET_TURNS: u32 = if cfg!(test) { 3 } else { 16 };
+const QUIET_TURNS: u32 = TUNING.quiet_turns;
 
 /// See the [module](self).
 #[derive(Debug, Default)]

@@ -1,5 +1,6 @@
 //! What the engine keeps of one server.
 
+use crate::lock::tuning::TUNING;
 use std::hash::Hash;
 
 use super::clients::{Clients, Reply};
@@ -180,7 +181,7 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
 
     /// Gives back the memory of a storm of waiters, but for room for a few.
     pub fn give_back_memory(&mut self) {
-        const KEPT: usize = if cfg!(test) { 4 } else { 64 };
+        const KEPT: usize = TUNING.kept;
         self.clients.give_back_memory();
         if self.fx.is_drained() && self.fx.capacity() > KEPT {
             self.fx = Effects::default();

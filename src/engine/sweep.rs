@@ -2,6 +2,7 @@
 //! server without a key of ours, and leases that closed connections kept alive. It is also keys that somebody waits for,
 //! whose time to live may be over.
 
+use crate::lock::tuning::TUNING;
 use std::hash::Hash;
 
 use super::server::{Server, To, Whose};
@@ -11,14 +12,14 @@ use crate::lock::effect::LockId;
 use crate::lock::types::{LockKey, LockKeyBuf, Moment};
 
 /// How many keys the server is asked about in one run of the pump.
-const LOOKED_AT_MAX: usize = if cfg!(test) { 2 } else { 256 };
+const LOOKED_AT_MAX: usize = TUNING.keys_looked_at;
 
 /// How long a name may be that is copied ten times a second to see whether its time to live is over.
 const NAME_LOOKED_AT_MAX: usize = 4096;
 
 /// Of how many holds it is found out between two looks at the time whether connections kept them alive that this server
 /// forgot when it stopped deciding.
-const SORTED_AT_ONCE: usize = if cfg!(test) { 2 } else { 256 };
+const SORTED_AT_ONCE: usize = TUNING.sorted_at_once;
 
 /// Whether there is anything to look at; then the pump has to run. From the server's cron.
 pub fn begin<B: Copy + Eq + Hash, A: Alarm>(state: &mut State<B, A>) -> bool {

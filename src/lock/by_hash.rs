@@ -6,11 +6,12 @@
 //!
 //! This is linear hashing: W. Litwin, "Linear Hashing: A New Tool for File and Table Addressing", VLDB 1980.
 
+use crate::lock::tuning::TUNING;
 use hashbrown::HashTable;
 
 /// The highest average number of entries of a table. The table that is split next has up to twice as many, the
 /// capacity of a table of 1,024 places. If there are several tables, their average is at least a quarter of it.
-const MEAN_MAX: usize = if cfg!(test) { 4 } else { 440 };
+const MEAN_MAX: usize = TUNING.hash_mean_max;
 
 /// See the [module](self).
 #[derive(Debug)]

@@ -32,6 +32,7 @@ pub mod queue;
 pub mod stats;
 pub mod table;
 pub mod token;
+pub(crate) mod tuning;
 pub mod types;
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::lock::locks::{LockId, Locks};
 use crate::lock::queue::{Queue, Queues, WaiterId};
+use crate::lock::tuning::TUNING;
 
 /// The lock that a queue waits for, if its number still belongs to a hold at this key.
 pub(super) fn lock_of(queue: &Queue, locks: &Locks) -> Option<LockId> {
@@ -14,7 +15,7 @@ pub(super) fn lock_of(queue: &Queue, locks: &Locks) -> Option<LockId> {
 
 /// The usual case, at little cost: the holder of the lock waits for nothing.
 pub(super) fn may_close_one(queues: &Queues, locks: &Locks, waiter: WaiterId) -> bool {
-    const HOLDERS_LOOKED_AT: usize = if cfg!(test) { 2 } else { 8 };
+    const HOLDERS_LOOKED_AT: usize = TUNING.holders_looked_at;
     let Some(waiter) = queues.waiter(waiter) else {
         return false;
     };

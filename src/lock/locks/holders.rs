@@ -3,6 +3,7 @@
 //! Each of them has a record as any holder, with its lease on the same wheel; its key is that of the list. The list
 //! says only which records belong together, in the order of their tokens.
 
+use crate::lock::tuning::TUNING;
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::BuildHasher;
 
@@ -30,7 +31,7 @@ impl LockId {
 const FEW_MAX: usize = 8;
 
 /// The number of empty lists that are kept, so that a sequence of single holders allocates nothing.
-const SPARE_MAX: usize = if cfg!(test) { 2 } else { 16 };
+const SPARE_MAX: usize = TUNING.spare_lists_max;
 
 /// The holders of one lock.
 #[derive(Debug)]

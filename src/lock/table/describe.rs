@@ -6,6 +6,7 @@ use super::state::Table;
 use crate::lock::effect::{Existing, LockId, Task};
 use crate::lock::locks::OwnerText;
 use crate::lock::stats::Stats;
+use crate::lock::tuning::TUNING;
 use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, Token};
 use crate::sabotage::{self, Rule};
 
@@ -68,7 +69,7 @@ pub struct Description<'a> {
 }
 
 /// How many holds whose leases are over, and that the pump has not ended yet, are passed over to find live ones.
-const PASSED_MAX: usize = if cfg!(test) { 2 } else { 1_000 };
+const PASSED_MAX: usize = TUNING.passed_max;
 
 impl Table {
     /// Whether somebody waits for the lock at this key.

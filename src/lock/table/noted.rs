@@ -1,5 +1,6 @@
 //! What the pump is asked to look at, as it is kept.
 
+use crate::lock::tuning::TUNING;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::lock::effect::Task;
@@ -7,10 +8,10 @@ use crate::lock::queue::{Queue, QueueId};
 use crate::lock::types::Moment;
 
 /// For how many notes room is kept when all are done.
-pub(super) const KEPT: usize = if cfg!(test) { 4 } else { 64 };
+pub(super) const KEPT: usize = TUNING.kept;
 
 /// How many notes the pump looks at in one run, to throw away those of requests that have left.
-pub(super) const LOOKED_AT_ONCE: usize = if cfg!(test) { 8 } else { 4096 };
+pub(super) const LOOKED_AT_ONCE: usize = TUNING.notes_looked_at;
 
 /// Something for the pump to look at.
 #[derive(Debug)]

@@ -6,12 +6,13 @@ use super::state::Table;
 use crate::lock::effect::{Event, LockId};
 use crate::lock::locks::{Gone, Locks};
 use crate::lock::stats::Stats;
+use crate::lock::tuning::TUNING;
 use crate::lock::types::{LockKey, Moment};
 use crate::sabotage::{self, Rule};
 
 /// After this many sets of locks the values of the first sets could be taken for values of the next one. So from then
 /// on databases that change places are looked at lock by lock, until the keyspace was emptied.
-const EPOCHS_WITH_VALUES_MAX: u32 = if cfg!(test) { 4 } else { 4_000_000 };
+const EPOCHS_WITH_VALUES_MAX: u32 = TUNING.epochs_with_values_max;
 
 impl Table {
     /// Whether anything is to be published that was not yet. Then what happens now has to wait for it.

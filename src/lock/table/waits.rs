@@ -7,11 +7,12 @@ use crate::lock::deadlock::{self, Link, Scope};
 use crate::lock::effect::{Answer, Effects, Existing, LockId, WaiterId};
 use crate::lock::locks::Hold;
 use crate::lock::queue::QueueId;
+use crate::lock::tuning::TUNING;
 use crate::lock::types::{LockKey, Moment};
 use crate::sabotage::{self, Rule};
 
 /// How many reservations that have lapsed are given up in one step of the pump.
-const LAPSED_A_STEP: usize = if cfg!(test) { 2 } else { 16 };
+const LAPSED_A_STEP: usize = TUNING.lapsed_a_step;
 
 impl Table {
     /// Whether no more can wait, once the requests that `but` stands for have made room.
