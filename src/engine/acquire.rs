@@ -5,7 +5,7 @@ use super::at_key::{self, Opened, apply, go_on, internal_error, invalid, try_at_
 use super::clients::Reply;
 use super::first_use::refuses_for_eviction;
 use super::server::{MINTED_OWNER_BYTES, Part, Server};
-use super::{answers, confirm, several, together, work};
+use super::{answers, confirm, several, work};
 use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::Bounds;
 use crate::command::{error, macquire};
@@ -281,7 +281,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         Err(error) => return invalid(server, &error),
     };
     if !server.sees_all_keys()
-        && let Some(reason) = together::refusal(server, names)
+        && let Some(reason) = several::refusal(server, names)
     {
         return server.reply(Part::Error(reason));
     }

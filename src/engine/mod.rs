@@ -38,7 +38,6 @@ pub mod shared;
 pub mod state;
 pub mod step;
 pub mod sweep;
-pub mod together;
 pub mod values;
 pub mod work;
 
