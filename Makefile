@@ -20,7 +20,7 @@ help:
 	@echo "                   (scripts/chaos --help: one topology, another server, a seed)"
 	@echo "make chaos-soak    the same for an hour (REDISLOCK_SOAK_SECONDS=3600), on two servers in turn"
 	@echo "make sabotage      whether the checkers of histories notice each of 26 rules that a module leaves out (about 2 minutes),"
-	@echo "                   and before that the simulation what is left out of the core and the engine"
+	@echo "                   and before that models and simulations what is left out of the core and the engine"
 	@echo "make differ        random scripts on a primary, its replica and the replica's replica: whether all agree, and nobody"
 	@echo "                   waits for what is free (a minute on every server version; scripts/differ --help); and then"
 	@echo "                   whether the simulated server is like three real ones (half a minute; scripts/likeness --help)"

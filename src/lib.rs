@@ -6,7 +6,7 @@
 //! * [`command`]: bytes to requests, outcomes to errors. As pure as the core.
 //! * [`engine`]: what happens when. Safe, and knows no server but as a trait.
 //! * [`redis`]: the edge. A real server by its module API; the only `unsafe`.
-//! * `sabotage`: what tests of the tests leave out. Nothing, in a module that is shipped.
+//! * `sabotage`: which rule tests of the tests leave out. Nothing, in a module that is shipped.
 //!
 //! `redis` uses `engine`, `engine` uses `command` and `lock`, `command` uses `lock`, and nothing points back. See
 //! `docs/internals/architecture.md`.
@@ -27,6 +27,7 @@ pub mod engine;
 pub mod lock;
 pub mod redis;
 #[forbid(unsafe_code)]
+#[cfg(any(test, feature = "sabotage"))]
 mod sabotage;
 
 // What fuzzing has found is tried by the tests of this crate.

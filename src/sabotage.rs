@@ -3,13 +3,15 @@
 //! `make sabotage` builds the module with the feature `sabotage` and loads it once for each of `RULES`, named in
 //! `VARIABLE`. Then that one rule is not kept, and the checker of histories must say so. Without a name all are.
 //!
-//! Without the feature [`removes`] is `false` where it is compiled, and what it guards is no code at all: a test
-//! looks into the module for the names. With it nothing is built unless `build.rs` is told that it is meant.
+//! The sources ask for no rule here: `scripts/sabotage` makes a copy of them, in which the patches of `tests/sabotage` do.
+//! It is built with the feature, for which `build.rs` has to be told that it is meant. A test looks into the module that
+//! is shipped for the names.
 //!
 //! The tests of the core and of the engine leave out rules too, each on its own thread. Random lives and the simulation
 //! of groups of servers have to notice, and `make sabotage` begins with that.
 
 /// A rule that can be left out.
+#[cfg_attr(not(feature = "sabotage"), allow(dead_code, reason = "only a patched core leaves one out"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rule {
     /// Only its owner releases and renews a hold (G10).
@@ -84,19 +86,14 @@ pub(crate) enum Rule {
     SentAwayLater,
 }
 
-/// Whether this rule is left out.
-#[cfg(not(any(feature = "sabotage", test)))]
-#[inline(always)]
-pub(crate) const fn removes(_rule: Rule) -> bool {
-    false
-}
-
 #[cfg(feature = "sabotage")]
 pub(crate) use chosen::begin;
 #[cfg(all(feature = "sabotage", not(test)))]
 pub(crate) use chosen::removes;
+#[cfg(all(feature = "sabotage", test))]
+pub(crate) use tried::removes;
 #[cfg(test)]
-pub(crate) use tried::{removes, without};
+pub(crate) use tried::without;
 
 #[cfg(feature = "sabotage")]
 mod chosen {
@@ -173,6 +170,7 @@ mod tried {
     }
 
     /// Whether this rule is left out on this thread.
+    #[cfg(feature = "sabotage")]
     pub(crate) fn removes(rule: Rule) -> bool {
         REMOVED.get() == Some(rule)
     }
@@ -186,9 +184,9 @@ mod tried {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(feature = "sabotage", test))]
 mod tests {
-    use super::*;
+    use super::{Rule, removes, without};
 
     #[test]
     fn nothing_is_left_out_unless_that_is_asked_for() {

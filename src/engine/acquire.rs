@@ -12,7 +12,6 @@ use crate::command::{error, macquire};
 use crate::lock::effect::{Answer, Effects, Existing};
 use crate::lock::table::{Acquired, Ask, Block, Granted, KeyRef, Refusal, Table, Wait};
 use crate::lock::types::{Binding, ClientId, Mode, Moment, Now, Token};
-use crate::sabotage::{self, Rule};
 
 /// A client asks for one lock.
 #[inline(always)]
@@ -255,7 +254,6 @@ fn wait_until<S: Server>(server: &S, now: Moment, client: Option<ClientId>, wait
     match wait {
         WaitFor::Queue(ms) => Some(Wait::Reservation { until: now.plus_ms(ms) }),
         WaitFor::Block(ms) => client.filter(|_| answers::can_block(server)).map(|client| {
-            let ms = if sabotage::removes(Rule::Patience) { ms.div_ceil(2) } else { ms };
             Wait::Block(Block { client, until: Some(ms).filter(|&ms| ms > 0).map(|ms| now.plus_ms(ms)) })
         }),
     }

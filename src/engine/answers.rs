@@ -6,7 +6,6 @@ use super::work;
 use crate::lock::effect::Answer;
 use crate::lock::effect::WaiterId;
 use crate::lock::types::ClientId;
-use crate::sabotage::{self, Rule};
 
 /// Whether the client of the running command can be blocked.
 ///
@@ -48,15 +47,8 @@ pub fn answer_some<S: Server>(server: &S) -> bool {
 }
 
 fn unblock<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, reply: Reply) {
-    if sabotage::removes(Rule::AskedOutside) {
-        let _ = server.with(|_| server.unblock(blocked, None));
-    }
     let _ = server.with(|state| {
-        if sabotage::removes(Rule::AnsweredOnce) {
-            state.clients.wait_for_turn(blocked, id, Reply::Renewed(None));
-        } else {
-            state.clients.note_answered(blocked, id);
-        }
+        state.clients.note_answered(blocked, id);
     });
     server.unblock(blocked, Some(reply));
 }
@@ -120,8 +112,7 @@ fn leave<S: Server>(server: &S, blocked: S::Blocked) -> Option<Client> {
         Some((client, state.has_work()))
     });
     let (client, has_work) = client.flatten()?;
-    let is_forgotten = matches!(client.stage, Stage::InQueue(_)) && sabotage::removes(Rule::LeaverWakes);
-    if has_work && !is_forgotten {
+    if has_work {
         work::request(server);
     }
     Some(client)
@@ -129,8 +120,7 @@ fn leave<S: Server>(server: &S, blocked: S::Blocked) -> Option<Client> {
 
 /// The server has let go of a client that was answered this. `is_gone`: nobody got it.
 pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gone: bool) {
-    let client = server
-        .with(|state| if sabotage::removes(Rule::Forgotten) { None } else { state.clients.remove(blocked) });
+    let client = server.with(|state| state.clients.remove(blocked));
     match client.flatten() {
         _ if is_gone => dropped(server, &reply),
         Some(client) => handed_over(server, client.id, reply),

@@ -7,7 +7,6 @@ use crate::lock::effect::Event;
 use crate::lock::table::Notice;
 use crate::lock::tuning::TUNING;
 use crate::lock::types::LockKeyBuf;
-use crate::sabotage::{self, Rule};
 
 /// How much is published between two looks at the time.
 const AT_ONCE: usize = TUNING.published_at_once;
@@ -23,9 +22,6 @@ pub fn publish<S: Server>(server: &S, name: S::Name<'_>, event: Event) {
 /// Whether this event has to wait because an earlier one does. Then it will be published behind that.
 #[inline(never)]
 fn holds_back<S: Server>(server: &S, name: S::Name<'_>, event: Event) -> bool {
-    if sabotage::removes(Rule::EventOrder) {
-        return false;
-    }
     let held_back = server.with(|state| {
         let has_notices = state.table.has_notices();
         if has_notices {

@@ -15,7 +15,6 @@ use crate::lock::effect::{Answer, Change, Effects, Record, Task, WaiterId};
 use crate::lock::table::{Candidate, KeyRef, Table};
 use crate::lock::tuning::TUNING;
 use crate::lock::types::{LockKeyBuf, Moment, Now, Token};
-use crate::sabotage::{self, Rule};
 
 /// How long one run may take before it lets the event loop go on, and comes back at once, in microseconds.
 const RUN_BUDGET_US: u64 = 1_000;
@@ -80,7 +79,7 @@ pub fn run<S: Server>(server: &S) {
     close_unanswered(server);
     answers::hear_less(server);
     let all_are_answered = answers::answer_some(server);
-    let all_are_sent_away = sabotage::removes(Rule::SentAwayLater) || send_some_away(server, started);
+    let all_are_sent_away = send_some_away(server, started);
     let all_are_sent_away = confirm::send_some_away(server) && all_are_sent_away;
     tick(server);
     // Behind a mountain of leases nobody waits longer than asked for.

@@ -6,7 +6,6 @@ use super::server::{Fact, Key, Server};
 use super::{answers, confirm, outbox};
 use crate::lock::effect::{Answer, Change, Effect, Effects, Existing, LockId, Record, Step, WaiterId};
 use crate::lock::types::{ClientId, Mode};
-use crate::sabotage::{self, Rule};
 
 /// Carries out a step and its effects on an open key.
 ///
@@ -85,7 +84,6 @@ pub fn replicate<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
         Record::AsAsked => server.replicate(Fact::AsAsked),
         Record::Deleted => server.replicate(Fact::Deleted(name)),
         Record::Lives(ms) => server.replicate(Fact::Lives(name, wall_ms_in(server, ms))),
-        Record::Ended(_) if sabotage::removes(Rule::Replicas) => {}
         Record::Ended(token) => server.replicate(Fact::Ended(name, token)),
         Record::Hold(hold) => replicate_hold(server, name, hold, None),
         Record::Holder(lock, hold) => replicate_hold(server, name, hold, Some(lock)),

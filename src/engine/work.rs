@@ -2,7 +2,6 @@
 
 use super::server::Server;
 use super::state::State;
-use crate::sabotage::{self, Rule};
 
 /// A run that was asked for and has not begun after this time is asked for again. The server's timers run on the wall
 /// clock: if that steps back while one is pending, it is late by the whole step.
@@ -37,7 +36,7 @@ pub fn after<S: Server, R>(server: &S, act: impl FnOnce(&mut State<S::Blocked, S
         let done = act(state);
         (done, state.has_work())
     })?;
-    if has_work && !sabotage::removes(Rule::PumpAsked) {
+    if has_work {
         request(server);
     }
     Some(done)

@@ -14,7 +14,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
 
 use super::types::Moment;
-use crate::sabotage;
 
 /// The acknowledgements that a confirmation requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,7 +143,6 @@ impl Confirmations {
     /// Returns the number of acknowledgements required, and the replicas that count.
     fn counted(&self, now: Moment, rule: Rule) -> (usize, impl Iterator<Item = &ReplicaName>) {
         let (needed, since_max) = match rule {
-            _ if sabotage::removes(sabotage::Rule::Acknowledgement) => (0, None),
             Rule::All { replicas } => (replicas.max(self.replicas.len()), None),
             Rule::Majority { replicas, stable_ms } => {
                 let is_stable = self.primary_since.is_some_and(|since| since.plus_ms(stable_ms) <= now);
@@ -193,11 +191,7 @@ impl Confirmations {
     /// what it has not acknowledged by now. When it comes back it may have been promoted and demoted in between. A
     /// replica that is listed twice has reconnected before its old connection was found to be dead: it counts as new.
     pub fn see(&mut self, now: Moment, seen: &[Seen]) {
-        let count = |name: &ReplicaName| match seen.iter().filter(|seen| seen.name == *name).count() {
-            2.. if sabotage::removes(sabotage::Rule::ListedTwice) => 1,
-            0 if sabotage::removes(sabotage::Rule::LeftReplica) => 1,
-            count => count,
-        };
+        let count = |name: &ReplicaName| seen.iter().filter(|seen| seen.name == *name).count();
         let before = self.replicas.len();
         self.replicas.retain(|name, _| count(name) == 1);
         if self.replicas.len() < before {

@@ -22,7 +22,6 @@ use super::by_hash::ByHash;
 use super::deadline::{Deadlines, Seat, Timed};
 use super::locks::LockId;
 use super::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, OwnerBuf};
-use crate::sabotage::{self, Rule};
 
 /// Number of a waiting request.
 pub type WaiterId = Id<Waiter>;
@@ -336,7 +335,6 @@ impl Queues {
     pub fn join(&mut self, lock_key: LockKey<'_>, request: Request) -> WaiterId {
         let queue = self.open(lock_key, request.mode);
         let (ahead, behind) = match self.queues.get(queue) {
-            Some(queue) if sabotage::removes(Rule::Fifo) => (None, queue.head),
             Some(queue) => (queue.tail, None),
             None => (None, None),
         };

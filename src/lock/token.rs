@@ -14,7 +14,6 @@
 //! names its token, and that brings them together again. So the decision is local, and a reader never guesses.
 
 use super::types::{TOKEN_MAX, Token};
-use crate::sabotage::{self, Rule};
 
 /// The distance by which the wall clock may run ahead of the tokens before the clock jumps to it, in microseconds.
 ///
@@ -84,10 +83,6 @@ impl TokenClock {
     /// Mints the next token, or `None` when there is none below 2^53, after the year 2255.
     pub fn mint(&mut self, wall_us: u64) -> Option<(Token, Travel)> {
         let lag_us_max = if self.is_close { 1 } else { JUMP_US };
-        if sabotage::removes(Rule::TokenOrder) {
-            let token = Token::new(wall_us)?;
-            return Some((token, self.travel(token, false)));
-        }
         let jump = wall_us >= self.last.saturating_add(lag_us_max) && wall_us <= WALL_US_MAX;
         let token = Token::new(if jump { wall_us } else { self.last + 1 })?;
         let agree = !jump && self.replicated == self.last;

@@ -11,7 +11,6 @@ use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags, Timespec, clock_getti
 use crate::engine::state::Alarm;
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Moment, Now};
-use crate::sabotage::{self, Rule};
 
 /// When the module was loaded, less a second: ends of leases are counted from there, in 48 bits.
 static BEGINNING: AtomicU64 = AtomicU64::new(0);
@@ -30,7 +29,7 @@ fn micros(time: Timespec) -> u64 {
 /// The clock of leases and waits.
 #[inline(always)]
 fn boot_clock() -> ClockId {
-    if sabotage::removes(Rule::Clock) { ClockId::Realtime } else { ClockId::Boottime }
+    ClockId::Boottime
 }
 
 /// Lets time begin. Once, at load.

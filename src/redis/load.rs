@@ -86,10 +86,6 @@ fn stop(ctx: &Ctx) {
 fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     require_api()?;
     hot::begin();
-    #[cfg(feature = "sabotage")]
-    if let Some(rule) = crate::sabotage::begin()? {
-        ctx.log(ffi::SERVER_LOG_WARNING, &format!("this module leaves out a rule, for tests: {rule:?}"));
-    }
     server::begin(ctx);
     if kind::kind().is_excluded() {
         return Err(

@@ -11,6 +11,7 @@ use crate::engine::server::Server;
 use crate::engine::work;
 use crate::lock::tests::lowered::Lowered;
 use crate::lock::tests::random::Random;
+#[cfg(feature = "sabotage")]
 use crate::sabotage::{Rule, without};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -26,6 +27,7 @@ const LIVES: u64 = 2_000;
 const STEPS: usize = 250;
 
 /// The number of runs until a bug that was put back must be found.
+#[cfg(feature = "sabotage")]
 const LIVES_UNTIL_FOUND: u64 = 5_000;
 
 struct Life {
@@ -395,6 +397,7 @@ fn lives_keep_all_promises() {
     }
 }
 
+#[cfg(feature = "sabotage")]
 #[test]
 fn bugs_that_are_put_back_are_found() {
     let rules = [

@@ -98,13 +98,6 @@ pub struct Hold<'a> {
 }
 
 impl<'a> Hold<'a> {
-    /// Returns true if it came from a payload, a file or the stream of a primary, and its owner has not
-    /// connected since.
-    #[must_use]
-    pub fn is_restored(self) -> bool {
-        self.client().is_none()
-    }
-
     /// The fencing token.
     #[must_use]
     pub const fn token(self) -> Token {
@@ -255,7 +248,8 @@ mod tests {
         let mut locks = Locks::default();
         let own = held_by_ann(&mut locks, 1, Some(ClientId(7)));
         let restored = held_by_ann(&mut locks, 2, None);
-        let is_restored = |locks: &Locks| [own, restored].map(|id| locks.hold(id).map(Hold::is_restored));
+        let is_restored =
+            |locks: &Locks| [own, restored].map(|id| locks.hold(id).map(|hold| hold.client().is_none()));
         assert_eq!(is_restored(&locks), [Some(false), Some(true)]);
         locks.note_shown(restored, None);
         assert_eq!(is_restored(&locks), [Some(false), Some(true)], "nobody knows its connection");

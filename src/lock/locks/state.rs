@@ -11,8 +11,7 @@ use super::pack::{NO_PREFIX, Prefixes};
 use super::record::{Flag, HEAD, Head, Records, SPILLED, Tail, UNTIL_MAX};
 use super::terms::{Ended, NewHold};
 use super::wheel::{LIST, Links, NONE, Next, Wheel};
-use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, LockKeyBuf, Moment};
-use crate::sabotage::{self, Rule};
+use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Moment};
 
 /// A name or owner that no slot has room for.
 pub(super) struct Spilled {
@@ -46,12 +45,6 @@ pub(super) const fn tick(until_us: u64) -> u64 {
 /// When a lease of this length ends that begins now.
 #[inline(always)]
 pub(super) fn end_of(now: Moment, lease_ms: u64) -> u64 {
-    if sabotage::removes(Rule::Expiry) {
-        return now.plus_ms(lease_ms / 2).0;
-    }
-    if sabotage::removes(Rule::ExpiryLate) {
-        return now.plus_ms(LEASE_MS_MAX).0;
-    }
     now.plus_ms(lease_ms).0
 }
 

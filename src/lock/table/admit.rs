@@ -6,15 +6,9 @@ use super::terms::{Admission, Decision, NO_TOKENS, TOO_MANY_LOCKS, candidate};
 use crate::lock::effect::{Answer, Change, Effects, Event, Existing, LockId, Record, Step, WaiterId};
 use crate::lock::queue::QueueId;
 use crate::lock::types::{Mode, Moment, Now};
-use crate::sabotage::{self, Rule};
 
 /// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
 const LEGACY_GONE_MS: u64 = 2;
-
-/// Whether nobody comes in beside `reserved` reservations: never, unless that rule is left out.
-fn are_too_many(reserved: usize) -> bool {
-    sabotage::removes(Rule::BesideReservations) && reserved > 0
-}
 
 impl Table {
     /// The outcome of a step for its key.
@@ -115,15 +109,12 @@ impl Table {
         if ctx.legacy.is_some() || self.is_closed() {
             return 0;
         }
-        if sabotage::removes(Rule::ReaderBesideWriter) && mode == Mode::Shared {
-            return usize::MAX;
-        }
         let holders = ctx.lock.map_or(0, |lock| self.locks.holders_of(lock));
         match (mode, ctx.held_as(&self.locks)) {
             (Mode::Exclusive, _) => usize::from(holders == 0),
             (Mode::Shared, None | Some(Mode::Shared)) => self.limits.holders_max.saturating_sub(holders),
             (Mode::Limit(limit), held_as) if held_as.is_none_or(|held_as| held_as == mode) => {
-                (limit as usize + usize::from(sabotage::removes(Rule::Limit))).saturating_sub(holders)
+                (limit as usize).saturating_sub(holders)
             }
             // Held in a way that lets nobody in with it.
             (Mode::Shared | Mode::Limit(_), _) => 0,
@@ -199,7 +190,7 @@ impl Table {
                 continue;
             };
             let reserved = self.queues.reservations_ahead(id);
-            if are_too_many(reserved) || !self.fits(ctx, request.mode, reserved) {
+            if !self.fits(ctx, request.mode, reserved) {
                 break;
             }
             if let Some(multi) = waiter.multi {
@@ -280,7 +271,6 @@ impl Table {
         waiter: Option<WaiterId>,
         but: Option<WaiterId>,
     ) -> Option<usize> {
-        let reserved = self.queues.reserved_ahead(queue, waiter, but);
-        reserved.filter(|&reserved| !are_too_many(reserved))
+        self.queues.reserved_ahead(queue, waiter, but)
     }
 }

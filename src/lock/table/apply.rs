@@ -13,7 +13,6 @@ use crate::lock::effect::{Change, Effects, Event, Existing, LockId, Record, Step
 use crate::lock::locks::{Hold, NewHold};
 use crate::lock::token::Travel;
 use crate::lock::types::{LockKey, Mode, Moment, OwnerBuf, Token};
-use crate::sabotage::{self, Rule};
 
 impl Table {
     /// A request that the primary granted, word for word.
@@ -235,9 +234,6 @@ impl Table {
         let Some((holder, _)) = own.filter(|_| ctx.held_as(&self.locks) == Some(mode)) else {
             return false;
         };
-        if sabotage::removes(Rule::TimeToLive) {
-            return false;
-        }
         self.note_delivered(saved.token, holder);
         self.locks.go_on_as_replicated(holder, now, saved.left_ms, saved.binding);
         self.locks.set_count(holder, saved.count);

@@ -5,7 +5,6 @@ use super::state::Table;
 use crate::lock::effect::{Existing, LockId, Record};
 use crate::lock::locks::NewHold;
 use crate::lock::types::{Mode, Moment, Token};
-use crate::sabotage::{self, Rule};
 
 impl Table {
     /// Begins a hold by this server's own decision. `None`: there are too many locks. `is_told_later`: its owner waited, and
@@ -22,8 +21,7 @@ impl Table {
     ) -> Option<Record> {
         debug_assert!(!self.is_closed(), "nothing is granted in a quarantine, nor when the module is to go");
         debug_assert!(
-            sabotage::removes(Rule::Retry)
-                || ctx.own(&self.locks, new.owner).is_none_or(|(_, hold)| hold.is_over(now)),
+            ctx.own(&self.locks, new.owner).is_none_or(|(_, hold)| hold.is_over(now)),
             "a grant only ever begins holds"
         );
         let record = self.begin(now, ctx, mode, new)?;

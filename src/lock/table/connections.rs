@@ -6,7 +6,6 @@ use super::state::Table;
 use crate::lock::effect::LockId;
 use crate::lock::lowered;
 use crate::lock::types::{ClientId, LockKeyBuf, Moment};
-use crate::sabotage::{self, Rule};
 
 /// How many holds of a connection are unbound at once when it closes.
 const UNBOUND_MAX: usize = 32;
@@ -14,9 +13,6 @@ const UNBOUND_MAX: usize = 32;
 impl Table {
     /// A connection has closed: what it kept alive runs out from here, what it was to end with is cut.
     pub fn disconnected(&mut self, now: Moment, client: ClientId) {
-        if sabotage::removes(Rule::Disconnect) {
-            return;
-        }
         let (holds, is_first) = (self.locks.take_bound_to(client), self.closed.is_empty());
         self.closed.push(Closed { client, at: now, holds });
         if is_first {

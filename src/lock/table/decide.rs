@@ -10,7 +10,6 @@ use crate::lock::locks::{Hold, NewHold};
 use crate::lock::queue::Request;
 use crate::lock::token::Travel;
 use crate::lock::types::{Binding, LockKey, Moment, Now, Token};
-use crate::sabotage::{self, Rule};
 
 impl Table {
     /// LOCK.ACQUIRE.
@@ -99,7 +98,6 @@ impl Table {
     ) -> Step<Acquired> {
         if let Some((id, hold)) = self.live(now.boot, key_ref.existing)
             && hold.is_of(ask.owner)
-            && !sabotage::removes(Rule::Retry)
         {
             return self.grant_again(now, id, ask, step);
         }
@@ -326,8 +324,7 @@ impl Table {
 /// G10: a hold is touched by its own owner only, and by no older request of its owner if it names a token.
 #[inline(always)]
 pub(super) fn is_of(hold: Hold<'_>, owner: &[u8], token: Option<Token>) -> bool {
-    token.is_none_or(|token| token == hold.token())
-        && (sabotage::removes(Rule::OwnerCheck) || hold.is_of(owner))
+    token.is_none_or(|token| token == hold.token()) && hold.is_of(owner)
 }
 
 #[cfg(test)]

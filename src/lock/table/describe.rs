@@ -8,7 +8,6 @@ use crate::lock::locks::OwnerText;
 use crate::lock::stats::Stats;
 use crate::lock::tuning::TUNING;
 use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, Token};
-use crate::sabotage::{self, Rule};
 
 /// A hold as INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,9 +100,6 @@ impl Table {
     /// Whether this is the token of a live hold at a found key. LOCK.FENCE, LOCK.EXEC.
     #[must_use]
     pub fn is_live(&self, now: Moment, existing: Existing, token: Token) -> bool {
-        if sabotage::removes(Rule::Fence) {
-            return true;
-        }
         let Existing::Lock(lock) = existing else {
             return false;
         };

@@ -7,7 +7,6 @@ use super::terms::{Admission, KeyRef};
 use crate::lock::effect::{Effects, Event, Existing, LockId, Record, Step, Task};
 use crate::lock::locks::Due;
 use crate::lock::types::{LockKey, LockKeyBuf, Moment, Now, Token};
-use crate::sabotage::{self, Rule};
 
 impl Table {
     /// The next moment at which something ends. `leases` is false where this server does not decide.
@@ -184,11 +183,7 @@ impl Table {
     /// Ends all holds in these databases, which were broken from outside.
     pub(super) fn break_all(&mut self, now: Moment, is_concerned: impl Fn(u32) -> bool, is_ours: bool) {
         for id in self.locks.all_held(is_concerned) {
-            let mut holders = self.locks.holders(id);
-            let is_silent =
-                sabotage::removes(Rule::RestoredBroken) && holders.all(|(_, hold)| hold.is_restored());
-            drop(holders);
-            if is_ours && !is_silent {
+            if is_ours {
                 self.count_ended(now, id);
             }
             self.locks.break_up(id, now);
@@ -230,9 +225,7 @@ impl Table {
             // The number may come to stand for a hold under another name.
             queue.lock = None;
         }
-        if !sabotage::removes(Rule::WakeUp) {
-            self.note(lock_key);
-        }
+        self.note(lock_key);
     }
 
     /// The lease of this lock is over, but the server may not end it now (its slot is not ours, or not

@@ -8,7 +8,6 @@ use crate::lock::effect::{Answer, Change, Effects, Event, Existing, Legacy, Lock
 use crate::lock::lowered::count_max;
 use crate::lock::token::Travel;
 use crate::lock::types::{COUNT_MAX, Mode, Moment, Now, Token};
-use crate::sabotage::{self, Rule};
 
 /// Where a request stands that is about to wait.
 struct Standing {
@@ -67,8 +66,7 @@ impl Table {
         if let Some(other) = self.other_kind(ctx, ask.mode) {
             return Refused(Refusal::OtherKind(other));
         }
-        let own = ctx.own(&self.locks, ask.owner).filter(|_| !sabotage::removes(Rule::Retry));
-        if let Some((holder, hold)) = own {
+        if let Some((holder, hold)) = ctx.own(&self.locks, ask.owner) {
             let count = hold.count();
             return match (held_as, ask.mode) {
                 (Some(Mode::Shared), Mode::Exclusive) => Refused(Refusal::Held(0)),
@@ -108,9 +106,6 @@ impl Table {
 
     /// How the lock is held or waited for, if that excludes a request of this mode.
     pub(super) fn other_kind(&self, ctx: &StepContext<'_>, mode: Mode) -> Option<Mode> {
-        if sabotage::removes(Rule::Kind) {
-            return None;
-        }
         let queue = self.queues.at(ctx.key_ref.lock_key).and_then(|queue| self.queues.queue(queue));
         let in_queue = queue.map(|queue| queue.mode);
         ctx.held_as(&self.locks).into_iter().chain(in_queue).find(|other| !other.agrees_with(mode))
@@ -170,7 +165,7 @@ impl Table {
         if is_longer {
             self.locks.extend(holder, now.boot, ask.lease_ms);
         }
-        if is_counted && !sabotage::removes(Rule::Count) {
+        if is_counted {
             self.locks.set_count(holder, count + 1);
         }
         let is_same = (binding.ephemeral_ms, binding.is_keepalive) == (was.ephemeral_ms, was.is_keepalive);
@@ -252,9 +247,6 @@ impl Table {
                     fx.answer(old, client, Answer::Replaced);
                 }
                 return wait.reply(new);
-            }
-            if sabotage::removes(Rule::RefusedKeepsPlace) {
-                self.answer(old, Answer::Replaced, fx);
             }
             // Perhaps nothing but the older request is in its way.
             let is_free = match self.queues.at(ctx.key_ref.lock_key) {

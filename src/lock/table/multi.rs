@@ -14,7 +14,6 @@ use crate::lock::locks::NewHold;
 use crate::lock::queue::Request;
 use crate::lock::token::Travel;
 use crate::lock::types::{LockKey, LockKeyBuf, Mode, Moment, Now, Token};
-use crate::sabotage::{self, Rule};
 
 impl Table {
     /// LOCK.MACQUIRE. `fx` has room for each of the key references.
@@ -254,9 +253,6 @@ impl Table {
             }
         }
         let older = self.older_requests(ctxs, ask.owner);
-        if sabotage::removes(Rule::RefusedKeepsPlace) {
-            older.iter().for_each(|&old| self.answer(old, Answer::Replaced, fx));
-        }
         let full =
             |ctx: &StepContext<'_>| self.is_full(self.queues.at(ctx.key_ref.lock_key), ctxs.len(), &older);
         if let Some(refusal) = ctxs.iter().find_map(full) {

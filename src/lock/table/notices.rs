@@ -8,7 +8,6 @@ use crate::lock::locks::{Gone, Locks};
 use crate::lock::stats::Stats;
 use crate::lock::tuning::TUNING;
 use crate::lock::types::{LockKey, Moment};
-use crate::sabotage::{self, Rule};
 
 /// After this many sets of locks the values of the first sets could be taken for values of the next one. So from then
 /// on databases that change places are looked at lock by lock, until the keyspace was emptied.
@@ -196,10 +195,6 @@ impl Detached {
 /// Counts a hold that went with its lock, and says what to publish. That is the end of its lease, if that was over,
 /// or else that the lock was broken, once for all who held it.
 fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Event>) {
-    if sabotage::removes(Rule::RestoredBroken) && gone.hold.is_restored() {
-        stats.broken -= 1;
-        return (false, None);
-    }
     stats.holds.add(gone.hold.held_ms(then));
     if gone.hold.is_over(then) {
         stats.broken -= 1;

@@ -11,10 +11,8 @@
 use super::context::StepContext;
 use super::state::Table;
 use super::terms::{Admission, Ask, KeyRef};
-use super::undelivered::Fate;
 use crate::lock::effect::{Effects, Event, LockId, Record, Step, Task};
 use crate::lock::types::{ClientId, LockKey, Moment, Now, Token};
-use crate::sabotage::{self, Rule};
 
 impl Table {
     /// The owner of this hold asked for it again or renewed it, and is told so: at once, or when replicas have it.
@@ -57,7 +55,7 @@ impl Table {
             && let Some(fate) = self.undelivered.of(token, holder)
         {
             fate.outstanding = fate.outstanding.saturating_sub(1);
-            if fate.outstanding == 0 || sabotage::removes(Rule::Outstanding) {
+            if fate.outstanding == 0 {
                 self.to_revoke.push_back(Task::Revoke(lock_key.to_owned(), token));
             }
         }
@@ -76,9 +74,7 @@ impl Table {
 
     /// Whether this hold is to be revoked, unless its owner asks for it again before.
     pub(super) fn is_to_revoke(&mut self, token: Token, holder: LockId) -> bool {
-        let is_told = |fate: &Fate| fate.outstanding > 0 && !sabotage::removes(Rule::Outstanding);
-        self.undelivered.of(token, holder).is_some_and(|fate| !is_told(fate))
-            && !sabotage::removes(Rule::Revoke)
+        self.undelivered.of(token, holder).is_some_and(|fate| fate.outstanding == 0)
     }
 
     /// Forgets what is kept of holds of this grant that have ended.

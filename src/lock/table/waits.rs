@@ -9,7 +9,6 @@ use crate::lock::locks::Hold;
 use crate::lock::queue::QueueId;
 use crate::lock::tuning::TUNING;
 use crate::lock::types::{LockKey, Moment};
-use crate::sabotage::{self, Rule};
 
 /// How many reservations that have lapsed are given up in one step of the pump.
 const LAPSED_A_STEP: usize = TUNING.lapsed_a_step;
@@ -30,9 +29,6 @@ impl Table {
     /// G11: whether a request that stands in the queue now would wait for itself, once the requests that `but` stands for
     /// are gone; then it is taken out again.
     pub(super) fn would_never_end(&mut self, now: Moment, waiter: WaiterId, but: &[WaiterId]) -> bool {
-        if sabotage::removes(Rule::Deadlock) {
-            return false;
-        }
         let (queues, locks, holders_max) = (&self.queues, &self.locks, self.limits.holders_max);
         let scope = Scope { queues, locks, now, holders_max, but };
         let Some(cycle) = deadlock::find(scope, waiter, &mut self.looked) else {
@@ -66,7 +62,7 @@ impl Table {
     }
 
     fn nobody_waits_for_own(&self, lock_key: LockKey<'_>, lock: Option<LockId>) -> bool {
-        let Some(id) = self.queues.at(lock_key).filter(|_| !sabotage::removes(Rule::Retry)) else {
+        let Some(id) = self.queues.at(lock_key) else {
             return true;
         };
         let is_settled = self.queues.queue(id).is_some_and(|queue| queue.arrived.is_none());
@@ -132,7 +128,7 @@ impl Table {
     #[cold]
     #[inline(never)]
     pub(super) fn dismiss_from_other(&mut self, key_ref: KeyRef<'_>, fx: &mut Effects) -> bool {
-        let is_other = key_ref.existing == Existing::Other && !sabotage::removes(Rule::WrittenOver);
+        let is_other = key_ref.existing == Existing::Other;
         if is_other {
             self.dismiss(key_ref.lock_key, &Answer::Refused(WRONG_TYPE), fx);
         }

@@ -368,6 +368,7 @@ thread_local! {
 }
 
 /// The fault of the engine, by the first states of a model, if this rule is left out.
+#[cfg(feature = "sabotage")]
 pub(super) fn wrong_without(rule: Rule, model: &Model) -> Option<String> {
     let before = LEFT_OUT.replace(Some(rule));
     let result = without(Some(rule), || model.search());

@@ -98,10 +98,13 @@
 
 use super::input::{How, Input};
 use super::lowered::Lowered;
-use super::model::{ANY_DEPTH, K, K1, LEASE_MS, M, Model, Move, check, moves_of, plain, wrong_without};
+#[cfg(feature = "sabotage")]
+use super::model::wrong_without;
+use super::model::{ANY_DEPTH, K, K1, LEASE_MS, M, Model, Move, check, moves_of, plain};
 use super::server::Lazy;
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Binding, Mode};
+#[cfg(feature = "sabotage")]
 use crate::sabotage::Rule;
 
 /// Three owners, two connections each, one lock: everything that a client can do.
@@ -126,6 +129,7 @@ fn one_lock_model(depth: usize) -> Model {
 }
 
 /// Bugs of the core and of the engine, put back one at a time: the first states of a model say so.
+#[cfg(feature = "sabotage")]
 #[test]
 fn bugs_that_are_put_back_are_found() {
     let rules = [

@@ -15,6 +15,7 @@ use super::server::{At, Lazy, Name};
 use super::world::World;
 use crate::lock::effect::Event;
 use crate::lock::types::{Binding, COUNT_MAX, Mode, Token};
+#[cfg(feature = "sabotage")]
 use crate::sabotage::{self, Rule};
 
 const OWNERS: [Name; 5] = ["ann", "bob", "cem", "dee", "eve"];
@@ -472,6 +473,7 @@ fn the_core_agrees_with_the_oracle_and_keeps_every_guarantee() -> Result<(), Str
     live_all(100, Kinds::Plain, &SOMETIMES)
 }
 
+#[cfg(feature = "sabotage")]
 #[test]
 fn events_that_go_out_at_once_are_heard_in_the_wrong_order() {
     let wrong = sabotage::without(Some(Rule::EventOrder), || live_all(1, Kinds::Plain, &[]));
@@ -480,6 +482,7 @@ fn events_that_go_out_at_once_are_heard_in_the_wrong_order() {
 
 /// Faults that a second review found in the module, put back: oracle, judge and readers must each report them
 /// independently.
+#[cfg(feature = "sabotage")]
 #[test]
 fn bugs_that_are_put_back_are_found() {
     for rule in [Rule::BesideReservations, Rule::TimeToLive, Rule::WrittenOver, Rule::RefusedKeepsPlace] {
