@@ -23,7 +23,8 @@ class Options(TypedDict, total=False):
     max_hold: float | None
     #: The lock stays taken for this time from the grant at least, whatever becomes of the holder. Default: it does not.
     min_hold: float | None
-    #: The owner, instead of a fresh one: 1 to 256 bytes, and not "*". Use no owner twice.
+    #: The owner, instead of a fresh one: 1 to 256 bytes, and not "*". Give the locks of one task the same: the server
+    #: then sees its deadlocks.
     owner: Name
 
 
