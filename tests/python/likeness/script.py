@@ -27,6 +27,8 @@ SETTINGS = {
     "max-lease": (151, 86_400_000),
     "quarantine": (51, 0),
 }
+#: The requests whose answer waits for replicas.
+HELD_BACK = ("LOCK.ACQUIRE", "LOCK.MACQUIRE", "LOCK.RENEW")
 #: The beginning of a round with a node of a cluster.
 CLUSTER = "round\tcluster"
 #: Calls the commands between the ';' after the key one after the other, and returns all replies.
@@ -113,10 +115,13 @@ class Author(Draws):
         return self.duration() if self.chance.random() < 0.5 else 0
 
     def send(self, *commands):
-        """One packet of a client."""
+        """One packet of a client. Nothing comes after a request that a replica has to confirm."""
         client, words = self.client(), []
+        is_transaction = commands[0] == ["MULTI"]
         for command in commands:
             words += [*([";;"] if words else []), *command]
+            if self.has_replica and command[0] in HELD_BACK and not is_transaction:
+                break
         return line("send", client, self.dbs[client], *words)
 
     def lock(self):

@@ -21,6 +21,8 @@ No script does the following, for servers do it in different ways or at no defin
 * Commands after FLUSHALL SYNC in one packet: Redis 8 blocks the client until a thread has freed all.
 * CLIENT UNBLOCK with ERROR of a client that has sent more commands, while grants are confirmed: Redis 7.0 reads them
   after the consequences, others before.
+* Commands after a request that replicas have to confirm, in one packet: if they do not confirm it, Redis 7.0 reads them
+  before the grant is revoked, others after.
 * MULTI while a key is gone whose slot begins to leave: Valkey 9 answers ASK to EXEC, others to what they would queue.
 * CLIENT UNBLOCK of a client that CLIENT PAUSE holds up: Redis 7.0 ends itself, without the module, too.
 * Roles change where no replica confirms: a server that follows another one lets its own replicas go.
