@@ -44,7 +44,7 @@ MIXED = {
     "fence": ["lives on after its end", "ran after a newer token"],
     "patience": ["nil too early"],
     "kind": ["of another kind"],
-    "count": ["counts "],
+    "count": ["counts ", "ended early"],
     "replicas": ["the replica is not equal"],
 }
 ELSEWHERE = ["quarantine", "acknowledgement"]
