@@ -1,20 +1,16 @@
 """The mutants that cargo-mutants makes of the core and the engine, each under a name that outlives edits elsewhere in its file."""
 
 import dataclasses
-import functools
 import json
 import re
 import subprocess
 from collections import Counter
-from pathlib import Path
 
 # The parts that are built without a server.
 PARTS = ("src/lock", "src/command", "src/engine")
 # The parts that are changed: the core, and the engine. Fuzzing tries the parsers of words.
 CHANGED = ("src/lock", "src/engine")
-# No code of their own: what the feature `sabotage` adds is no code at all in a module that is shipped.
-SABOTAGE = "sabotage::"
-# Nor these: they report to the tests the faults of a table, and nothing that is shipped calls them.
+# Not counted: they report to the tests the faults of a table, and nothing that is shipped calls them.
 JUDGES = re.compile(r"\b(check(_many|_beside|_ranks)?|knows_its_holders_only)$")
 
 
@@ -48,7 +44,7 @@ def read(root, tool):
     seen, mutants = Counter(), []
     for one in found:
         place, what = re.fullmatch(r"(\S+?):\d+:\d+: (.*)", one["name"], re.DOTALL).groups()
-        if SABOTAGE in what or (one["function"] and JUDGES.search(one["function"]["function_name"])):
+        if one["function"] and JUDGES.search(one["function"]["function_name"]):
             continue
         # The spaces of a long replacement are the source's.
         name = f"{short(place)}: {' '.join(what.split())}"
@@ -57,21 +53,8 @@ def read(root, tool):
             name += f" ({seen[name]})"
         function = one["function"] and of_span(one["function"]["span"])
         span = of_span(one["span"])
-        if span[0][0] == span[1][0] and is_sabotage(lines_of(root, one["file"]), span[0][0] - 1):
-            continue
         mutants.append(Mutant(name, one["file"], span[0][0], function, span, one["replacement"]))
     return mutants
-
-
-def is_sabotage(lines, number):
-    """Returns whether a line is the code of a sabotaged module."""
-    return SABOTAGE in lines[number] or (SABOTAGE in lines[number - 1] and lines[number - 1].endswith("{"))
-
-
-@functools.cache
-def lines_of(root, file):
-    """The lines of a source file."""
-    return (Path(root) / file).read_text().splitlines()
 
 
 class Text:
