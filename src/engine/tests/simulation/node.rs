@@ -98,8 +98,9 @@ pub(super) struct Node {
     /// It continues a stream whose writer may have received holds later than it did, and counts their leases from
     /// there.
     pub(super) may_count_less: bool,
-    /// Holds that began here, less those that ended here, must equal the holds that it has now, less these.
-    pub(super) balance: i64,
+    /// Holds that began here, less those that ended here, must equal the holds that it has now, less these;
+    /// `None`: a promotion restarts the count, once all that was broken before it is published.
+    pub(super) balance: Option<i64>,
     /// The last time when nothing could be confirmed, as far as it was checked.
     pub(super) closed_at: Option<u64>,
     /// Something happened here since its last turn.
@@ -138,7 +139,7 @@ impl Node {
             pending: Vec::new(),
             files: Files::default(),
             may_count_less: false,
-            balance: 0,
+            balance: Some(0),
             closed_at: None,
             news: false,
             story: Story::default(),
@@ -292,8 +293,14 @@ impl Node {
         self.table(|table| table.holds() as i64)
     }
 
-    pub(super) fn begin_count(&mut self) {
-        self.balance = self.holds() - self.counted();
+    /// The holds that its counters cannot know of. While a broken hold is still to be published, it is counted
+    /// neither as a hold nor as an end; so the balance is struck once all is published.
+    pub(super) fn balance(&mut self) -> Option<i64> {
+        let is_published = !self.table(|table| table.has_notices());
+        if is_published && self.balance.is_none() {
+            self.balance = Some(self.holds() - self.counted());
+        }
+        self.balance.filter(|_| is_published)
     }
 }
 
@@ -344,7 +351,7 @@ impl Group {
         node.term = self.numbers.terms;
         (node.position, node.link, node.synchronisation) = (Some(Position { stream, read: 0 }), None, None);
         node.world.sim.inside.borrow_mut().offset = 0;
-        node.begin_count();
+        node.balance = None;
         self.delete_strangers(n)?;
         if self.nodes[..OTHER].iter().filter(|node| node.runs() && node.decides()).count() > 1 {
             self.see(Point::TwoPrimaries);

@@ -215,7 +215,8 @@ impl Group {
         let holds = saved.as_ref().map_or(0, |saved| saved.holds.len());
         self.see(Point::MovedHeld);
         self.note(|| format!("{at} moves from n{from} to n{to}: {saved:?}"));
-        self.nodes[to].balance += holds as i64;
+        let balance = &mut self.nodes[to].balance;
+        *balance = balance.map(|balance| balance + holds as i64);
         let is_holder = |owner: Name| {
             let mut holds = saved.iter().flat_map(|saved| &saved.holds);
             holds.any(|hold| *hold.owner == *owner.as_bytes())
