@@ -38,6 +38,10 @@ export interface Hooks {
   lost?(event: { hold: Hold; error: LockLostError }): void;
   /** A hold was given up by its holder. */
   released?(event: { hold: Hold; heldMs: number }): void;
+  /** A hold was detached, for another process to adopt. */
+  detached?(event: { hold: Hold; heldMs: number }): void;
+  /** A hold was adopted that another process had detached. */
+  adopted?(event: { hold: Hold }): void;
   /** A hold was collected, though it was not given up: it is renewed no more, and ends with its lease. */
   forgotten?(event: { names: readonly string[]; owner: string; token: number }): void;
   /** A renewal has failed. It is repeated until the lease is over. */
@@ -222,11 +226,10 @@ export abstract class Base implements AsyncDisposable {
         const { where } = lifeOf(hold).keeper;
         this.journal.log("warn", `renewed ${quoted(hold.names)} at ${where} after ${failures} failed renewals`);
       },
-      released: (hold) => {
+      ended: (hold, how) => {
         this.#lives.delete(lifeOf(hold));
-        this.#call(() => this.#hooks.released?.({ hold, heldMs: performance.now() - hold.heldSince }));
+        this.#call(() => this.#hooks[how]?.({ hold, heldMs: performance.now() - hold.heldSince }));
       },
-      detached: (hold) => this.#lives.delete(lifeOf(hold)),
       forgotten: (life) => this.#forgotten(life),
       background: (work) => this.background(work),
     };
@@ -345,11 +348,16 @@ export abstract class Base implements AsyncDisposable {
     });
   }
 
-  /** The hold of this grant, which `begun` is told of. */
-  protected async begin(keeper: Keeper, grant: Grant, terms: Terms, begun?: (hold: Hold) => void): Promise<Hold> {
+  /** The hold of this grant, with which `begun` is called: without it, the hold was adopted. */
+  protected async begin(
+    keeper: Keeper,
+    grant: Grant,
+    terms: Terms,
+    begun = (hold: Hold): void => this.#call(() => this.#hooks.adopted?.({ hold })),
+  ): Promise<Hold> {
     const hold = new Hold(keeper, grant, terms, this.#told);
     this.#lives.add(lifeOf(hold));
-    begun?.(hold);
+    begun(hold);
     if (this.#closing !== undefined) {
       await hold.letGo();
       throw new LocksClosedError();

@@ -210,7 +210,7 @@ export class Hold implements AsyncDisposable {
         this.#isDetached = true;
         this.#releasing = Promise.resolve(false);
         this.#stop();
-        this.#told.detached(this);
+        this.#told.ended(this, "detached");
         return ticket(this.token);
       });
     } finally {
@@ -281,7 +281,7 @@ export class Hold implements AsyncDisposable {
     if (!isFinal(verdict)) this.#told.background(life.giveUp(attempt + 1));
     settle();
     if (verdict === "gone") this.#lose("release", "it had ended before its release");
-    else this.#told.released(this);
+    else this.#told.ended(this, "released");
     if (verdict instanceof LockError) throw verdict;
     return verdict === "held";
   }

@@ -54,9 +54,8 @@ export interface Told {
   renewalFailed(hold: Hold, error: Error, failures: number): void;
   /** A renewal has succeeded after that many failed ones. */
   renewedAgain(hold: Hold, failures: number): void;
-  released(hold: Hold): void;
-  /** Another process goes on with it. */
-  detached(hold: Hold): void;
+  /** The holder has given it up, or another process continues with it. */
+  ended(hold: Hold, how: "released" | "detached"): void;
   /** Nothing refers to the hold any more, and it was not given up. */
   forgotten(life: Life): void;
   /** Work that goes on after its caller has left. */

@@ -13,6 +13,7 @@ import {
 } from "@opentelemetry/api";
 
 import type { Hooks } from "./base.js";
+import type { Hold } from "./hold.js";
 
 export interface TelemetryOptions {
   /** `redislock.lock.group` is the part of a name before it. Default: no such attribute, for names are unbounded. */
@@ -32,6 +33,8 @@ interface Granted {
   readonly at: number;
   readonly in: Context;
 }
+
+type Identity = Pick<Hold, "names" | "owner" | "token">;
 
 /** Metrics of waits, holds and renewals, and a span for each wait and each hold, for the option `hooks` of `Locks`. */
 export function telemetry(options: TelemetryOptions = {}): Hooks {
@@ -66,7 +69,7 @@ export function telemetry(options: TelemetryOptions = {}): Hooks {
     end(waits, ms, context.active(), { ...about(names), ...more });
   }
 
-  function endHold({ names, owner, token }: { names: readonly string[]; owner: string; token: number }, more: Attributes): void {
+  function endHold({ names, owner, token }: Identity, more: Attributes): void {
     const key = `${token} ${owner}`;
     const known = granted.get(key);
     if (known === undefined) return;
@@ -75,13 +78,19 @@ export function telemetry(options: TelemetryOptions = {}): Hooks {
     end(holds, performance.now() - known.at, known.in, { ...about(names), ...more });
   }
 
+  const adopted = ({ names, owner, token }: Identity): void => {
+    granted.set(`${token} ${owner}`, { at: performance.now(), in: context.active() });
+    holders.add(1, about(names));
+  };
+
   return {
     requested: ({ names }) => waiters.add(1, about(names)),
-    granted: ({ names, owner, token, waitedMs }) => {
-      granted.set(`${token} ${owner}`, { at: performance.now(), in: context.active() });
-      holders.add(1, about(names));
-      endWait(names, waitedMs, { "redislock.outcome": "granted" });
+    granted: (event) => {
+      adopted(event);
+      endWait(event.names, event.waitedMs, { "redislock.outcome": "granted" });
     },
+    adopted: ({ hold }) => adopted(hold),
+    detached: ({ hold }) => endHold(hold, { "redislock.outcome": "detached" }),
     timedOut: ({ names, waitedMs }) => endWait(names, waitedMs, { "redislock.outcome": "timeout" }),
     failed: ({ names, waitedMs, error }) => endWait(names, waitedMs, { ...about(names, error), "redislock.outcome": "error" }),
     released: ({ hold }) => endHold(hold, { "redislock.outcome": "released" }),

@@ -135,7 +135,7 @@ export function checkLogin(login: unknown): void {
 
 const HOOKS = [
   ...["requested", "waiting", "granted", "timedOut", "failed"],
-  ...["released", "lost", "forgotten", "renewalFailed", "reconnected"],
+  ...["released", "detached", "adopted", "lost", "forgotten", "renewalFailed", "reconnected"],
 ];
 
 /** An object of the program's own may have more than the hooks. */

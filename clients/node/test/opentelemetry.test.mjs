@@ -90,6 +90,28 @@ test("each wait and each hold has a span, in the span that acquired it", async (
   await locks.close();
 });
 
+test("a detached hold is counted where it was adopted", async (t) => {
+  const [first, second] = [recorder(t), recorder(t)];
+  const server = new Server();
+  const events = [];
+  const spied = Object.fromEntries(
+    Object.entries(first.hooks).map(([name, hook]) => [name, (event) => events.push([name, event]) && hook(event)]),
+  );
+  const one = new Locks(server, { hooks: spied });
+  const two = new Locks(server, { hooks: second.hooks });
+  const hold = await one.acquire("k");
+  const adopted = await two.adopt(await hold.detach());
+  assert.deepEqual((await first.metrics())["redislock.client.hold.count"], [[{}, 0]]);
+  assert.deepEqual((await first.metrics())["redislock.client.hold.duration"], [[outcome("detached"), 1]]);
+  const [name, event] = events.at(-1);
+  assert.deepEqual([name, event.hold, event.heldMs >= 0], ["detached", hold, true]);
+  assert.deepEqual((await second.metrics())["redislock.client.hold.count"], [[{}, 1]]);
+  await adopted.release();
+  assert.deepEqual((await second.metrics())["redislock.client.hold.count"], [[{}, 0]]);
+  assert.deepEqual((await second.metrics())["redislock.client.hold.duration"], [[outcome("released"), 1]]);
+  await Promise.all([one.close(), two.close()]);
+});
+
 test("renewals that fail are counted", { timeout: 90_000 }, async (t) => {
   const recorded = recorder(t);
   const server = await startServer(t);

@@ -205,3 +205,23 @@ def test_each_acquire_is_told_from_its_beginning_to_its_one_end() -> None:
     told.clear()
     asyncio.run(story())
     assert told == ["requested", "granted", "requested", "waiting", "failed", "released"]
+
+
+def test_hooks_report_detach_in_one_process_and_adopt_in_the_other() -> None:
+    told: list[tuple[str, str]] = []
+
+    class Told(redislock.Hooks):
+        def __getattribute__(self, hook: str) -> Any:
+            return lambda name, *_: told.append((hook, name))
+
+    async def story() -> None:
+        async with redislock.AsyncLocks(server, hooks=Told()) as locks:
+            await (await locks.adopt(await (await locks.lock("k").acquire()).detach())).release()
+
+    server = testing.Server()
+    with redislock.Locks(server, hooks=Told()) as locks:
+        locks.adopt(locks.lock("k").acquire().detach()).release()
+    once = [(hook, "k") for hook in ("requested", "granted", "detached", "adopted", "released")]
+    assert told == once
+    asyncio.run(story())
+    assert told == 2 * once

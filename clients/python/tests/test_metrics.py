@@ -124,6 +124,23 @@ def test_opentelemetry_has_a_span_for_each_wait_and_each_hold() -> None:
     assert each.start_time < each.end_time
 
 
+def test_metrics_count_a_detached_hold_where_it_was_adopted() -> None:
+    first, second, server = Recorded(), Recorded(), testing.Server()
+    registry = prometheus_client.CollectorRegistry()
+    with redislock.Locks(server, hooks=first.hooks) as one, redislock.Locks(server, hooks=second.hooks) as two:
+        adopted = two.adopt(one.lock("k").acquire().detach())
+        assert first.metrics()["redislock.client.hold.count"] == [({}, 0)]
+        assert first.metrics()["redislock.client.hold.duration"] == [({"redislock.outcome": "detached"}, 1)]
+        assert second.metrics() == {"redislock.client.hold.count": [({}, 1)]}
+        adopted.release()
+        assert second.metrics()["redislock.client.hold.count"] == [({}, 0)]
+        assert second.metrics()["redislock.client.hold.duration"] == [({"redislock.outcome": "released"}, 1)]
+    with redislock.Locks(server, hooks=PrometheusHooks(registry)) as locks:
+        locks.lock("k").acquire().detach()
+    detached = {"lock": "k", "outcome": "detached"}
+    assert registry.get_sample_value("redislock_client_hold_seconds_count", detached) == 1
+
+
 def test_opentelemetry_counts_renewals_that_fail(start_server: Any) -> None:
     recorded, server = Recorded(), start_server()
     with redislock.Locks(redis.Redis(port=server.port), hooks=recorded.hooks) as locks:

@@ -48,6 +48,7 @@ from ._watch import Watch
 from .errors import (
     ConnectionFailedError,
     DeadlockError,
+    LockLostError,
     LocksClosedError,
     LockTimeoutError,
     NotConfirmedError,
@@ -285,6 +286,13 @@ class Core(Keeper):
             wanted.doubt()  # it was granted all the same
             raise
         return None if renewed is None else Grant(token, renewed[0])
+
+    async def adopt(self, wanted: Wanted, token: int) -> Grant:
+        """Renews a hold that another process has detached; raises LockLostError if it has ended."""
+        if (grant := await self.begin_hold(wanted, token, clock() + WAIT_MARGIN)) is None:
+            name = wanted.all_names
+            raise LockLostError(f"lost lock {name!r} (renewal)", reason="renewal", lock=name, token=token)
+        return grant
 
     async def _renew_all(
         self,

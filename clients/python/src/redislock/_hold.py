@@ -204,6 +204,7 @@ class BaseHold(Local):
         self._ended = "detached"
         if not self._finish():
             self.check()
+        _hooks.call(self._keeper.hooks, "detached", self.name, clock() - self._granted_at)
         wanted, cut = self._wanted, self._wanted.prefixed
         names = [name[cut:].decode(errors="surrogateescape") for name in wanted.names]
         owner = wanted.owner.decode(errors="surrogateescape")

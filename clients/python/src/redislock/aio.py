@@ -35,7 +35,6 @@ from ._rules import (
     CLOSE,
     LONGEST_PAUSE,
     TOKEN_MOST,
-    WAIT_MARGIN,
     Grant,
     Kind,
     Name,
@@ -333,10 +332,8 @@ class AsyncLocks(Kinds[AsyncLock]):
         """
         request, token, terms = self._adopted(ticket, lease)
         core = self._core()
-        grant = await core.begin_hold(request, token, clock() + WAIT_MARGIN)  # type: ignore[union-attr]
-        if grant is None:
-            name = request.all_names
-            raise LockLostError(f"lost lock {name!r} (renewal)", reason="renewal", lock=name, token=token)
+        grant = await core.adopt(request, token)  # type: ignore[union-attr]
+        _hooks.call(self.hooks, "adopted", request.name)
         return AsyncHold(self, core, request, grant, **terms)
 
     async def ping(self) -> str:

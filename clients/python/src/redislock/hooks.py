@@ -35,6 +35,12 @@ class Hooks:
     def released(self, name: str, held: float) -> None:
         """A hold was given up by its holder. It had lasted for `held`."""
 
+    def detached(self, name: str, held: float) -> None:
+        """A hold was detached, for another process to adopt. It had lasted for `held`."""
+
+    def adopted(self, name: str) -> None:
+        """A hold was adopted that another process had detached."""
+
     def lost(self, name: str, held: float, reason: str) -> None:
         """A hold was lost. It had lasted for `held`."""
 

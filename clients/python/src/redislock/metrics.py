@@ -46,6 +46,9 @@ class PrometheusHooks(Hooks):
     def released(self, name: str, held: float) -> None:
         self._holds.labels(self._label(name), "released").observe(held)
 
+    def detached(self, name: str, held: float) -> None:
+        self._holds.labels(self._label(name), "detached").observe(held)
+
     def lost(self, name: str, held: float, reason: str) -> None:
         self._holds.labels(self._label(name), f"lost:{reason}").observe(held)
 
@@ -123,23 +126,24 @@ class OpenTelemetryHooks(Hooks):
     def _end_hold(self, name: str, held: float, more: dict[str, Any]) -> None:
         granted = time.monotonic() - held
         with self._guard:
-            known = self._held.get(name, [])
-            nearest = min(known, key=lambda each: abs(each[0] - granted), default=None)
-            if nearest is not None:  # else it was adopted, or is a leader's
-                known.remove(nearest)
+            known = self._held[name]
+            nearest = min(known, key=lambda each: abs(each[0] - granted))
+            known.remove(nearest)
             if not known:
-                self._held.pop(name, None)
-        if nearest is not None:
-            self._holders.add(-1, self._about(name))
-        self._end(self._holds, name, held, nearest and nearest[1], more)
+                del self._held[name]
+        self._holders.add(-1, self._about(name))
+        self._end(self._holds, name, held, nearest[1], more)
 
     def requested(self, name: str) -> None:
         self._waiters.add(1, self._about(name))
 
-    def granted(self, name: str, waited: float) -> None:
+    def adopted(self, name: str) -> None:
         with self._guard:
             self._held.setdefault(name, []).append((time.monotonic(), self._context.get_current()))
         self._holders.add(1, self._about(name))
+
+    def granted(self, name: str, waited: float) -> None:
+        self.adopted(name)
         self._end_wait(name, waited, {"redislock.outcome": "granted"})
 
     def timed_out(self, name: str, waited: float) -> None:
@@ -150,6 +154,9 @@ class OpenTelemetryHooks(Hooks):
 
     def released(self, name: str, held: float) -> None:
         self._end_hold(name, held, {"redislock.outcome": "released"})
+
+    def detached(self, name: str, held: float) -> None:
+        self._end_hold(name, held, {"redislock.outcome": "detached"})
 
     def lost(self, name: str, held: float, reason: str) -> None:
         self._end_hold(name, held, {"redislock.outcome": "lost", "redislock.loss.reason": reason})

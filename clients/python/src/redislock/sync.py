@@ -39,7 +39,6 @@ from ._rules import (
     CLOSE,
     LONGEST_PAUSE,
     TOKEN_MOST,
-    WAIT_MARGIN,
     Grant,
     Kind,
     Name,
@@ -321,10 +320,8 @@ class Locks(Kinds[Lock]):
         """
         request, token, terms = self._adopted(ticket, lease)
         engine = self._engine()
-        work = engine.core.begin_hold(request, token, clock() + WAIT_MARGIN)  # type: ignore[union-attr]
-        if (grant := engine.background.run(work)) is None:
-            name = request.all_names
-            raise LockLostError(f"lost lock {name!r} (renewal)", reason="renewal", lock=name, token=token)
+        grant = engine.background.run(engine.core.adopt(request, token))  # type: ignore[union-attr]
+        _hooks.call(self.hooks, "adopted", request.name)
         engine.busy.enter(request.names)
         return Hold(self, engine, request, grant, **terms)
 
