@@ -180,6 +180,8 @@ def test_under_sentinel_a_primary_that_refuses_writes_grants_nothing(start_group
 
 def test_under_sentinel_a_paused_primary_is_taken_for_dead(start_group):
     group = start_group("local", quarantine_ms=0, has_sentinels=True)
+    for sentinel in group.sentinels:
+        sentinel.keep_silent_links()
     old = group.nodes[0]
     assert old.admin("CLIENT PAUSE 60000 WRITE") == "OK"
     group.promoted(old)
