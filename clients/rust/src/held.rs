@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::{error, warn};
 
-use crate::clock::Moment;
+use crate::clock::{Moment, at_random};
 use crate::error::{Cause, Error, Loss};
 use crate::link::{lock, next_number};
-use crate::rules::{STRAY, WATCH_AFTER, renewal, sure};
+use crate::rules::{RENEW_EARLIER, STRAY, WATCH_AFTER, renewal, sure};
 use crate::wanted::{SHORTEST_LEASE, Wanted};
 
 /// What was had: the token, and when the request that got it was sent.
@@ -117,7 +117,8 @@ impl Held {
         let mut times = self.times();
         times.stray = times.stray.filter(|(_, until)| sent < *until);
         let surely = times.stray.map_or(lease, |(stray, _)| lease.min(stray));
-        let due = sent + renewal(surely);
+        // At random, so that holds which began together are not renewed together for ever.
+        let due = sent + (renewal(surely) - at_random(renewal(surely) / RENEW_EARLIER));
         times.lease = lease;
         times.deadline = (sent + sure(surely)).min(self.over_at);
         // The last lease reaches to the end of the longest hold.
@@ -238,5 +239,26 @@ impl Held {
             }
             ended.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wanted::Kind;
+
+    #[test]
+    fn renewals_are_spread_at_random_and_never_late() {
+        let (sent, lease) = (Moment::now(), Duration::from_secs(30));
+        let wanted = Wanted::new(vec![b"k".into()], 0, Kind::Exclusive, lease, b"me".to_vec());
+        let wanted = Arc::new(wanted.unwrap());
+        let due = |_| {
+            let held = Held::new(Grant { wanted: wanted.clone(), token: 1, sent }, lease, true, None);
+            held.times().renew_at - sent
+        };
+        let mut dues: Vec<_> = (0..100).map(due).collect();
+        dues.sort();
+        assert!(dues[0] >= Duration::from_secs(9) && dues[99] <= Duration::from_secs(10), "{dues:?}");
+        assert!(dues[99] - dues[0] > Duration::from_millis(500), "{dues:?}");
     }
 }

@@ -14,6 +14,8 @@ const DRIFT_PART: u32 = 100;
 const MARGIN: Duration = Duration::from_millis(2);
 /// A hold is renewed when this part of its lease is over.
 const RENEW_PART: u32 = 3;
+/// It comes up to this part of that time earlier, at random.
+pub(crate) const RENEW_EARLIER: u32 = 10;
 /// Most waiters of a process that stand in the server's line of one lock; the others stand behind them in the process.
 /// So a process with a thousand waiters does not keep another one out. Also the most connections that wait (`BLOCK`).
 pub(crate) const WAITING: usize = 16;
@@ -70,7 +72,7 @@ pub(crate) fn sure(lease: Duration) -> Duration {
     lease.saturating_sub(lease / DRIFT_PART + MARGIN)
 }
 
-/// When a hold of this lease is renewed, from before its last request was sent.
+/// When a hold of this lease is renewed at the latest, from before its last request was sent.
 pub(crate) fn renewal(lease: Duration) -> Duration {
     lease / RENEW_PART
 }
