@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use redislock_client::hooks::Counters;
-use redislock_client::{Error, Guard, Hold, Holder, Leader, Lock, Locks};
+use redislock_client::{Error, Guard, Hold, Holder, Leader, Lock, Locks, redlock};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::Notify;
@@ -153,7 +153,6 @@ impl Adapter {
         let addresses = request["addresses"].as_array().cloned().unwrap_or_default();
         let urls: Vec<_> =
             addresses.iter().map(|each| format!("redis://{}", each.as_str().unwrap_or_default())).collect();
-        let builder = Locks::builder().hooks(self.counted.clone());
         let mut features = vec![
             "push",
             "cancel",
@@ -169,11 +168,12 @@ impl Adapter {
         ];
         let mode = text(request, "mode");
         let mut builder = match mode.as_str() {
-            "sentinel" => builder.sentinel(urls, text(request, "service")),
-            "cluster" => builder.cluster(urls),
-            "independent" => builder.independent(urls),
-            _ => builder.server(urls.into_iter().next().unwrap_or_default()),
+            "sentinel" => Locks::builder().sentinel(urls, text(request, "service")),
+            "cluster" => Locks::builder().cluster(urls),
+            "independent" => redlock::builder(urls),
+            _ => Locks::builder().server(urls.into_iter().next().unwrap_or_default()),
         };
+        builder = builder.hooks(self.counted.clone());
         if mode != "independent" {
             features.push("fence");
         }

@@ -11,11 +11,11 @@ use tracing::warn;
 use crate::clock::Moment;
 use crate::core::{Core, Look, Patience};
 use crate::error::{Error, Loss};
-use crate::group;
 use crate::held::{End, Grant, Held};
 use crate::hooks::Hooks;
 use crate::info::Info;
 use crate::keeper::{Busy, Due, Keeper};
+use crate::redlock;
 use crate::rules::{FAREWELL, LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, PATIENCE, WAITING, renewal};
 use crate::servers::Topology;
 use crate::wanted::{HOST_LABEL, Wanted};
@@ -91,7 +91,7 @@ impl Engine {
         let acquiring = async {
             loop {
                 let granted = if self.is_group() {
-                    group::acquire(self, &attempt.wanted, patience).await?
+                    redlock::acquire(self, &attempt.wanted, patience).await?
                 } else {
                     self.cores[0].acquire(&attempt.wanted, patience).await?
                 };
@@ -202,7 +202,7 @@ impl Engine {
         let until = until.min(held.deadline());
         self.keeper.refile(held);
         let renewed = if self.is_group() {
-            group::renew(self, held, lease).await
+            redlock::renew(self, held, lease).await
         } else {
             self.cores[0].renew(held, lease, until).await
         };
@@ -230,7 +230,7 @@ impl Engine {
 
     async fn look(self: &Arc<Self>, held: &Arc<Held>) {
         let seen =
-            if self.is_group() { group::look(self, held).await } else { self.cores[0].look(held).await };
+            if self.is_group() { redlock::look(self, held).await } else { self.cores[0].look(held).await };
         match seen {
             Look::Live => {}
             Look::Lost => self.lose(held, Loss::Push),
@@ -286,7 +286,7 @@ impl Engine {
         let mut attempt = Attempt::new(self, held.wanted.clone());
         attempt.token = Some(held.token);
         let was_held = if self.is_group() {
-            group::release(self, &held.wanted, held.token).await
+            redlock::release(self, &held.wanted, held.token).await
         } else {
             self.cores[0].release(&held.wanted, held.token).await
         };
@@ -347,7 +347,7 @@ impl Engine {
     pub(crate) async fn fence(self: &Arc<Self>, name: &[u8], token: i64) -> Result<bool, Error> {
         self.enter_open()?;
         if self.is_group() {
-            group::fence(self, name, token).await
+            redlock::fence(self, name, token).await
         } else {
             self.cores[0].fence(name, token).await
         }

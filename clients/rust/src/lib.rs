@@ -14,7 +14,8 @@
 //! # }
 //! ```
 //!
-//! - [`Locks`]: the locks of a server, of a cluster, of the primary that sentinels know, or of independent servers.
+//! - [`Locks`]: the locks of a server, of a cluster, or of the primary that sentinels know. [`redlock`]: of independent
+//!   servers.
 //! - [`Lock`]: one that is not held yet; [`Lock::acquire`] can be dropped at any moment, and then leaves nothing behind.
 //! - [`Guard`]: what is held, with its fencing [token](Hold::token). [`Hold::check`], [`Hold::lost`] and [`Hold::run`] tell
 //!   of its loss.
@@ -28,7 +29,6 @@ mod clock;
 mod core;
 mod engine;
 mod error;
-mod group;
 mod held;
 mod hold;
 pub mod hooks;
@@ -39,6 +39,7 @@ mod line;
 mod link;
 mod lock;
 mod locks;
+pub mod redlock;
 mod request;
 mod rules;
 mod servers;

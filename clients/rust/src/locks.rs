@@ -12,7 +12,6 @@ use crate::error::Error;
 use crate::hooks::{Hooks, NoHooks};
 use crate::info::Info;
 use crate::leader::Candidate;
-use crate::link::address_of;
 use crate::lock::Lock;
 use crate::rules::LEASE;
 use crate::servers::Topology;
@@ -21,10 +20,8 @@ use crate::wanted::{Kind, check_label, check_lease, check_name};
 /// Tokens stay below what a double can count.
 const HIGHEST_TOKEN: i64 = (1 << 53) - 1;
 
-/// With fewer servers a majority would be all of them: one that is down would keep everybody out.
-const FEWEST_INDEPENDENT: usize = 3;
-
-/// The locks of a server, of the primary that sentinels know, of a cluster, or of several independent servers.
+/// The locks of a server, of the primary that sentinels know, of a cluster, or of several [independent](crate::redlock)
+/// servers.
 ///
 /// It is cheap to clone, and to be made once for a program. What goes on in the background does so in the tokio runtime in
 /// which it was used first, as long as that lasts. Then it goes on in the next one in which a lock is taken, or in which
@@ -44,13 +41,9 @@ impl Locks {
 
     /// Begins to build locks with other settings than the defaults.
     pub fn builder() -> Builder {
-        Builder {
-            servers: Err(Error::invalid("name the servers: by server, sentinel, cluster or independent")),
-            primary: None,
-            lease: LEASE,
-            settings: Settings::default(),
-            hooks: Box::new(NoHooks),
-        }
+        Builder::of(Err(Error::invalid(
+            "name the servers: by server, sentinel or cluster, or by redlock::builder",
+        )))
     }
 
     fn make<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>, kind: Kind) -> Lock {
@@ -165,6 +158,10 @@ pub struct Builder {
 }
 
 impl Builder {
+    pub(crate) fn of(servers: Result<Vec<Topology>, Error>) -> Self {
+        Self { servers, primary: None, lease: LEASE, settings: Settings::default(), hooks: Box::new(NoHooks) }
+    }
+
     /// The locks of one server.
     pub fn server(mut self, server: impl IntoConnectionInfo) -> Self {
         self.servers = info(server).map(|info| vec![Topology::Single(info)]);
@@ -200,29 +197,6 @@ impl Builder {
     /// The locks of a cluster. `nodes`: some of its nodes, which know the others.
     pub fn cluster<S: IntoConnectionInfo>(mut self, nodes: impl IntoIterator<Item = S>) -> Self {
         self.servers = infos(nodes).map(|nodes| vec![Topology::Cluster(nodes)]);
-        self
-    }
-
-    /// Locks that a majority of these servers grants, which know nothing of each other: Redlock, with one token that
-    /// only rises. These locks are exclusive, one at a time, and there is no queue.
-    ///
-    /// Name an odd number of servers, 3 or more, and each once: [`build`](Self::build) refuses an address that is named
-    /// twice. A server that has two addresses is refused with [`Error::Invalid`] when it grants a lock under both.
-    pub fn independent<S: IntoConnectionInfo>(mut self, servers: impl IntoIterator<Item = S>) -> Self {
-        self.servers = parsed(servers).and_then(|infos| {
-            let number = infos.len();
-            if number < FEWEST_INDEPENDENT || number.is_multiple_of(2) {
-                let range = format!("an odd number of servers, {FEWEST_INDEPENDENT} or more");
-                return Err(Error::invalid(format!("independent takes {range}, not {number}")));
-            }
-            let mut addresses: Vec<_> = infos.iter().map(address_of).collect();
-            addresses.sort();
-            if let Some(pair) = addresses.windows(2).find(|pair| pair[0] == pair[1]) {
-                let text = format!("independent servers must differ: {} is named twice", pair[0]);
-                return Err(Error::invalid(text));
-            }
-            Ok(infos.into_iter().map(Topology::Single).collect())
-        });
         self
     }
 
@@ -307,7 +281,9 @@ fn info(server: impl IntoConnectionInfo) -> Result<ConnectionInfo, Error> {
     server.into_connection_info().map_err(invalid)
 }
 
-fn parsed<S: IntoConnectionInfo>(servers: impl IntoIterator<Item = S>) -> Result<Vec<ConnectionInfo>, Error> {
+pub(crate) fn parsed<S: IntoConnectionInfo>(
+    servers: impl IntoIterator<Item = S>,
+) -> Result<Vec<ConnectionInfo>, Error> {
     servers.into_iter().map(info).collect()
 }
 

@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::{NOWHERE, PATIENCE, Server, eventually, independent};
-use redislock_client::{Error, Locks};
+use redislock_client::{Error, Locks, redlock};
 use tokio::time::timeout;
 
 /// A lease that is long enough for a grant on a busy machine.
@@ -17,7 +17,7 @@ fn is_unreached(error: &Error) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_from_servers_that_are_down_says_so() {
-    let three = Locks::builder().independent(NOWHERE).build().unwrap();
+    let three = redlock::builder(NOWHERE).build().unwrap();
     let fenced = three.check_token("k", 1).await.unwrap_err();
     assert!(is_unreached(&fenced), "{fenced}");
     let cluster = Locks::builder().cluster(NOWHERE).build().unwrap();
@@ -63,7 +63,7 @@ async fn a_majority_without_the_module_fails_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_without_end_gives_up_when_a_majority_is_out_of_reach() {
     let server = Server::start();
-    let locks = Locks::builder().independent([&server.url(), NOWHERE[0], NOWHERE[1]]).build().unwrap();
+    let locks = redlock::builder([&server.url(), NOWHERE[0], NOWHERE[1]]).build().unwrap();
     let began = Instant::now();
     let refused = timeout(2 * PATIENCE, locks.lock("k").acquire()).await.unwrap().unwrap_err();
     assert!(is_unreached(&refused), "{refused}");
@@ -73,7 +73,7 @@ async fn a_wait_without_end_gives_up_when_a_majority_is_out_of_reach() {
 #[test]
 fn one_server_counts_but_once() {
     let addresses = ["redis://127.0.0.1:6379", "redis://127.0.0.1:6380", "redis://:secret@127.0.0.1:6379/1"];
-    let refused = Locks::builder().independent(addresses).build().unwrap_err().to_string();
+    let refused = redlock::builder(addresses).build().unwrap_err().to_string();
     assert_eq!(refused, "independent servers must differ: 127.0.0.1:6379 is named twice");
 }
 
@@ -81,11 +81,11 @@ fn one_server_counts_but_once() {
 fn a_majority_is_of_three_servers_or_more_and_an_odd_number() {
     let built = |number: u16| {
         let addresses: Vec<_> = (1..=number).map(|port| format!("redis://127.0.0.1:{port}")).collect();
-        Locks::builder().independent(addresses).build().map(drop)
+        redlock::builder(addresses).build().map(drop)
     };
     for number in [0, 1, 2, 4, 6] {
         let refused = built(number).unwrap_err().to_string();
-        assert_eq!(refused, format!("independent takes an odd number of servers, 3 or more, not {number}"));
+        assert_eq!(refused, format!("redlock takes an odd number of servers, 3 or more, not {number}"));
     }
     for number in [3, 5, 7] {
         built(number).unwrap();
@@ -97,7 +97,7 @@ async fn a_server_that_has_two_names_counts_but_once() {
     let (server, other) = (Server::start(), Server::start());
     let names = [server.url(), server.url().replace("127.0.0.1", "localhost")];
     for third in [NOWHERE[0].to_owned(), other.url()] {
-        let locks = Locks::builder().independent(names.iter().chain([&third]).cloned()).build().unwrap();
+        let locks = redlock::builder(names.iter().chain([&third]).cloned()).build().unwrap();
         for wait in [Duration::ZERO, PATIENCE] {
             let lock = locks.lock("k").lease(LEASE).wait(wait);
             let told = timeout(PATIENCE / 2, lock.acquire()).await.unwrap().unwrap_err();

@@ -132,11 +132,13 @@ async fn a_ping_says_that_the_module_is_missing() {
     assert!(matches!(told, Err(Error::ModuleMissing { .. })), "{told:?}");
 }
 
-/// Methods of public types and variants of public enums, as `Lock::wait` and `Error::Fenced`, by the sources.
+/// Methods of public types, variants of public enums and functions of modules, as `Lock::wait`, `Error::Fenced` and
+/// `redlock::builder`, by the sources.
 fn exported() -> HashSet<String> {
     let mut found = HashSet::new();
     for file in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap() {
-        let text = fs::read_to_string(file.unwrap().path()).unwrap();
+        let path = file.unwrap().path();
+        let (text, module) = (fs::read_to_string(&path).unwrap(), path.file_stem().unwrap().to_owned());
         let (mut of, mut is_enum) = (String::new(), false);
         for line in text.lines() {
             if let Some(name) = line.strip_prefix("impl ").or_else(|| line.strip_prefix("pub enum ")) {
@@ -144,7 +146,14 @@ fn exported() -> HashSet<String> {
             } else if line.starts_with('}') {
                 (of, is_enum) = (String::new(), false);
             }
-            let Some(item) = line.strip_prefix("    ") else { continue };
+            let item = if line.starts_with("pub fn ") {
+                (of, is_enum) = (module.to_string_lossy().into_owned(), false);
+                line
+            } else if let Some(item) = line.strip_prefix("    ") {
+                item
+            } else {
+                continue;
+            };
             let function = item.strip_prefix("pub ").map(|rest| rest.trim_start_matches("async "));
             let name = match function.and_then(|rest| rest.strip_prefix("fn ")) {
                 Some(name) => name,

@@ -15,8 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Client, Cmd, Connection, FromRedisValue, ToRedisArgs};
-use redislock_client::Locks;
-use redislock_client::redis;
+use redislock_client::{Locks, redis, redlock};
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{self, AddressFamily, SocketType};
 use tempfile::TempDir;
@@ -218,7 +217,7 @@ pub const NOWHERE: [&str; 3] = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "r
 
 /// The locks that a majority of these grants.
 pub fn independent(servers: [&Server; 3]) -> Locks {
-    Locks::builder().independent(servers.map(Server::url)).build().unwrap()
+    redlock::builder(servers.map(Server::url)).build().unwrap()
 }
 
 impl Drop for Server {

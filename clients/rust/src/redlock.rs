@@ -1,10 +1,19 @@
-//! One lock over independent servers: Redlock, with tokens that are raised to be the group's own.
+//! Redlock: one lock over independent servers, with tokens that are raised to be the group's own.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), redislock_client::Error> {
+//! let servers = ["redis://10.0.0.1:6379", "redis://10.0.0.2:6379", "redis://10.0.0.3:6379"];
+//! let locks = redislock_client::redlock::builder(servers).build()?;
+//! let guard = locks.lock("invoice:42").acquire().await?;
+//! # guard.release().await
+//! # }
+//! ```
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::{Cmd, Value};
+use redis::{Cmd, IntoConnectionInfo, Value};
 use tokio::time::sleep;
 
 use crate::clock::{Moment, at_random};
@@ -12,10 +21,40 @@ use crate::core::{Core, Look, Patience};
 use crate::engine::{Attempt, Engine};
 use crate::error::Error;
 use crate::held::{Grant, Held};
-use crate::link::lock;
+use crate::link::{address_of, lock};
+use crate::locks::{Builder, parsed};
 use crate::request::{Answer, Ask};
 use crate::rules::{BACK_OFF, each, majority, sure};
+use crate::servers::Topology;
 use crate::wanted::{Kind, Line, Wanted};
+
+/// With fewer servers a majority would be all of them: one that is down would keep everybody out.
+const FEWEST_SERVERS: usize = 3;
+
+/// Begins to build locks that a majority of these servers grants, which know nothing of each other. These locks are
+/// exclusive, one at a time, and there is no queue.
+///
+/// Name an odd number of servers, 3 or more, and each once: [`build`](Builder::build) refuses an address that is named
+/// twice. A server that has two addresses is refused with [`Error::Invalid`] when it grants a lock under both.
+pub fn builder<S: IntoConnectionInfo>(servers: impl IntoIterator<Item = S>) -> Builder {
+    Builder::of(topologies(servers))
+}
+
+fn topologies<S: IntoConnectionInfo>(servers: impl IntoIterator<Item = S>) -> Result<Vec<Topology>, Error> {
+    let infos = parsed(servers)?;
+    let number = infos.len();
+    if number < FEWEST_SERVERS || number.is_multiple_of(2) {
+        let range = format!("an odd number of servers, {FEWEST_SERVERS} or more");
+        return Err(Error::invalid(format!("redlock takes {range}, not {number}")));
+    }
+    let mut addresses: Vec<_> = infos.iter().map(address_of).collect();
+    addresses.sort();
+    if let Some(pair) = addresses.windows(2).find(|pair| pair[0] == pair[1]) {
+        let text = format!("independent servers must differ: {} is named twice", pair[0]);
+        return Err(Error::invalid(text));
+    }
+    Ok(infos.into_iter().map(Topology::Single).collect())
+}
 
 type Reply = Result<Value, Error>;
 type Heard = Result<Answer, Error>;
