@@ -22,7 +22,7 @@ class ReadmeTest {
 
     @Test
     void programsOfTheReadmePrintWhatTheySay(@TempDir Path directory) throws Exception {
-        var programs = found("```java\n(.*?)```", Files.readString(Path.of("../README.md")));
+        var programs = found("```java\n(import .*?)```", Files.readString(Path.of("../README.md")));
         assertEquals(7, programs.size());
         try (var server = new Server()) {
             for (var program : programs) {
