@@ -12,10 +12,8 @@ import { acquireCommand, freshOwner, type How, type Request, routingKey, tokenOf
 import {
   abortOf,
   ConnectionFailedError,
-  codeOf,
   highestFor,
   LockError,
-  LockTimeoutError,
   mayPass,
   meaningOf,
   ofLease,
@@ -24,7 +22,7 @@ import {
 } from "./errors.js";
 import { givingUp } from "./give-up.js";
 import type { Grant } from "./life.js";
-import { isReply, type Journal, quoted, textOf } from "./journal.js";
+import { isReply, type Journal } from "./journal.js";
 import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";
 import type { Lines } from "./lines.js";
@@ -33,6 +31,7 @@ import { type Command, isNotMe, type Route, SILENT_MS } from "./route.js";
 import { pause, scheduler } from "./scheduler.js";
 import { onAbort } from "./signals.js";
 import { Stop } from "./stop.js";
+import { Trouble } from "./trouble.js";
 
 /** How long a place in line is kept after the last request, and how often it is asked for. */
 const PLACE_MS = 5000;
@@ -100,12 +99,9 @@ export class Attempt {
   #underway: Promise<unknown> | undefined;
   /** Whether its owner may have other requests on their way over the client, which it must not overtake. */
   #isBound = false;
-  /** When a server replied last, and whether it was told that none does. */
-  #heardAt = now();
-  #isTold = false;
-  /** Why the last request failed, and what a server refused last: what a caller is told if the wait was in vain. */
-  #trouble: unknown;
-  #refusal: Error | undefined;
+  /** Whether it was reported that no server replies. */
+  #isReported = false;
+  readonly #trouble: Trouble;
   /** Replies that nobody waits for any more, until they have come and what they grant is given up. */
   readonly #late = new Set<Promise<unknown>>();
   readonly #taken: Taken = new Set();
@@ -121,6 +117,7 @@ export class Attempt {
     this.#context = context;
     this.#request = request;
     this.#key = routingKey(request.keys);
+    this.#trouble = new Trouble(context, request.names, this.#key);
     this.#waits = wait !== 0;
     this.#until = this.#began + (wait ?? Number.POSITIVE_INFINITY);
     this.#end = this.#until + (this.#waits ? OVERTIME_MS : Math.min(context.serverTimeout, OVERTIME_MS));
@@ -187,13 +184,13 @@ export class Attempt {
     for (let answer = first, failures = 0; ; answer = await this.#ask(failures)) {
       if (typeof answer === "object") return answer;
       if (answer === "failed") {
-        if (now() - this.#heardAt >= this.#context.serverTimeout) this.#unheard();
+        if (this.#trouble.silence >= this.#context.serverTimeout) this.#unheard();
         await this.#pause(failures++);
         continue;
       }
       failures = 0;
       if (answer === "over") continue;
-      if (this.#left() <= 0) throw this.#tooLate();
+      if (this.#left() <= 0) throw this.#trouble.tooLate();
       if (!this.#hasWaited) this.#context.waits(this.#request);
       this.#hasWaited = true;
       await this.#wait();
@@ -202,29 +199,19 @@ export class Attempt {
 
   /** No server has replied for long: the end of a wait without an end, unless somebody wants only to be told. */
   #unheard(): void {
-    if (this.troubled === undefined && this.#until === Number.POSITIVE_INFINITY) throw this.#unreached();
-    if (!this.#isTold) this.troubled?.(this.#unreached());
-    this.#isTold = true;
+    if (this.troubled === undefined && this.#until === Number.POSITIVE_INFINITY) throw this.#trouble.unreached();
+    if (!this.#isReported) this.troubled?.(this.#trouble.unreached());
+    this.#isReported = true;
   }
 
   #left(): number {
     return this.#until - now();
   }
 
-  #tooLate(): Error {
-    if (this.#trouble instanceof QuarantineError) return this.#trouble;
-    return new LockTimeoutError(this.#inVain(), this.#trouble);
-  }
-
-  /** What a caller is told first if it was in vain. */
-  #inVain(): string {
-    return `could not acquire ${quoted(this.#request.names)} within ${((now() - this.#began) / 1000).toFixed(1)} s`;
-  }
-
   /** Asks over the user's client, or around it: see `Route`. */
   async #ask(failures = 0): Promise<Answer> {
     const { route, most, serverTimeout } = this.#context;
-    if (route.isClosed) throw new ConnectionFailedError(this.#closedClient());
+    if (route.isClosed) throw this.#trouble.closedClient();
     const single = this.#request.names.length === 1;
     const how: How = {
       queue: single && this.#waits && this.#left() > 0 ? most.queue : undefined,
@@ -245,9 +232,8 @@ export class Attempt {
     try {
       token = tokenOf(await this.#firstReply(asking, command, until, isOver && !this.#isBound));
       this.#underway = undefined;
-      this.#trouble = this.#refusal = undefined;
-      this.#heardAt = now();
-      this.#isTold = false;
+      this.#trouble.answered();
+      this.#isReported = false;
     } catch (error) {
       this.#heedLater(asking);
       if (!(error instanceof Stopped)) this.#underway = undefined;
@@ -265,11 +251,6 @@ export class Attempt {
     // The reply took as long as the lease. The server may hold it still, so the same owner asks again.
     const isOverdue = this.#waits && now() >= deadlineOf(sentAt, this.#request.lease) && this.#left() > 0;
     return isOverdue ? "over" : { token, sentAt };
-  }
-
-  #closedClient(): string {
-    const { route } = this.#context;
-    return `${this.#inVain()}: the client of ${route.where(this.#key)} is closed, or was never connected`;
   }
 
   /** Lets nothing be sent when the caller has left. */
@@ -327,50 +308,25 @@ export class Attempt {
     if (error instanceof Stopped) throw error;
     const { most, route } = this.#context;
     const meaning = meaningOf(error, route.driver.server !== undefined);
-    this.#trouble = meaning === "again" ? error : meaning;
-    if (isReply(error)) {
-      this.#heardAt = now();
-      this.#refusal = error;
-    }
+    this.#trouble.failed(error, meaning);
     const queue = highestFor("QUEUE", error);
     const block = highestFor("BLOCK", error);
     if (queue !== undefined && queue < most.queue) most.queue = queue;
     else if (block !== undefined && block < most.block) most.block = block;
-    else if (meaning instanceof QuarantineError && this.#waits) return this.#report("taken");
+    else if (meaning instanceof QuarantineError && this.#waits) return this.#trouble.report("taken");
     else if (meaning !== "again" && !(meaning instanceof ConnectionFailedError)) throw ofLease(meaning, this.#request.lease);
-    else if (this.#waits && isReply(error)) return this.#report("failed");
+    else if (this.#waits && isReply(error)) return this.#trouble.report("failed");
     return "failed";
-  }
-
-  /** Logs what a server refuses for now. */
-  #report<T>(answer: T): T {
-    const { route, journal } = this.#context;
-    const said = textOf(this.#refusal);
-    const where = route.where(this.#key);
-    journal.once(`${where} ${codeOf(said)}`, `still asking for ${quoted(this.#request.names)}: ${where} says: ${said}`);
-    return answer;
   }
 
   /** Pauses before the request is repeated; throws if there is no time left for that. */
   async #pause(failures: number): Promise<void> {
     const until = this.#waits ? this.#until : this.#end;
     const left = until - now();
-    if (left <= 0) throw this.#unreached();
+    if (left <= 0) throw this.#trouble.unreached();
     await this.#stop.unless(pause(Math.min(pauseBefore(failures), left)));
     // A request that waits may ask once more when its wait is over. For another one no reply would come in time.
-    if (!this.#waits && until <= now()) throw this.#unreached();
-  }
-
-  /** What a server has refused comes first, for it will not change by itself. */
-  #unreached(): Error {
-    const where = this.#context.route.where(this.#key);
-    const trouble = this.#trouble;
-    if (this.#refusal !== undefined) {
-      return new ConnectionFailedError(`${this.#refusal.message}: ${this.#inVain()} at ${where}`, this.#refusal);
-    }
-    const silence = ((now() - this.#heardAt) / 1000).toFixed(1);
-    const why = `no reply from ${where} for ${silence} s: ${textOf(trouble)}`;
-    return new ConnectionFailedError(`${this.#inVain()}: ${why}; the client is ${this.#context.route.driver.state}`, trouble);
+    if (!this.#waits && until <= now()) throw this.#trouble.unreached();
   }
 
   /** Waits for a change: until it is worth asking again, at the latest when the time is over. */
@@ -442,7 +398,7 @@ export class Attempt {
       this.#underway = undefined;
       // It had taken over the position, which has ended with it.
       this.#known = tokenOf(reply) !== undefined;
-      this.#heardAt = now();
+      this.#trouble.heard();
       lines.give(line);
     } catch (error) {
       if (isNotMe(error)) {
