@@ -76,6 +76,13 @@ impl Info {
     }
 }
 
+/// The version of the module in a reply of `HELLO`, as 300 for 0.3.0; `None` if the server has no such module.
+pub(crate) fn module_version(reply: &Value) -> Option<u64> {
+    let modules = field(reply, "modules")?.as_sequence()?;
+    let its = modules.iter().find(|module| text(module, "name").as_deref() == Some("redislock"))?;
+    Some(number(its, "ver"))
+}
+
 /// A field of a reply that is a map.
 fn field<'a>(reply: &'a Value, name: &str) -> Option<&'a Value> {
     reply.as_map_iter()?.find(|(key, _)| bytes(key) == Some(name.as_bytes())).map(|(_, value)| value)

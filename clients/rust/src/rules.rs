@@ -64,6 +64,9 @@ const EACH_MOST: Duration = Duration::from_millis(500);
 /// The longest pause, at random, between two attempts at independent servers.
 pub(crate) const BACK_OFF: Duration = Duration::from_millis(200);
 
+/// The oldest module that has all that this library asks for, as HELLO tells versions: 300 is 0.3.0.
+pub(crate) const MODULE_VERSION_MIN: u64 = 300;
+
 /// How many slots a cluster has.
 const SLOTS: u16 = 16_384;
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use redis::{Cmd, ConnectionInfo, Value};
 use tokio::time::sleep;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::clock::{Moment, at_random};
+use crate::info::module_version;
 use crate::link::{Address, Failure, Link, OnChange, address_of, at, lock};
-use crate::rules::{ATTEMPT, LONGEST_RECONNECT, RECONNECT, slot};
+use crate::rules::{ATTEMPT, LONGEST_RECONNECT, MODULE_VERSION_MIN, RECONNECT, slot};
 
 /// Which servers there are.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub(crate) struct Door {
     /// How many connections were tried since the server did what only a primary does, and whether it ever did.
     pub(crate) tries: AtomicU32,
     pub(crate) has_served: AtomicBool,
+    /// Whether the server was asked for the version of its module.
+    has_told_version: AtomicBool,
     /// Why the last attempt to connect failed, if none succeeded since.
     failure: Mutex<Option<Failure>>,
 }
@@ -303,6 +306,9 @@ impl Servers {
         let made = Link::told(info, self.on_change.clone()).await.map_err(|failure| failure.at(address));
         *lock(&door.failure) = made.as_ref().err().cloned();
         let link = made?;
+        if !door.has_told_version.swap(true, Ordering::Relaxed) {
+            check_version(&link, address).await;
+        }
         *door.link() = Some(link.clone());
         if is_closed() {
             link.close(); // while it was made
@@ -338,6 +344,19 @@ impl Servers {
                 link.close();
             }
         }
+    }
+}
+
+/// Logs that the module of this server is too old. One that is missing is reported by the first request for a lock.
+async fn check_version(link: &Link, address: &Address) {
+    let Ok((hello, _)) = link.call(&redis::cmd("HELLO"), ATTEMPT).await else { return };
+    if let Some(old) = module_version(&hello).filter(|version| *version < MODULE_VERSION_MIN) {
+        let [old, least] =
+            [old, MODULE_VERSION_MIN].map(|v| format!("{}.{}.{}", v / 10_000, v / 100 % 100, v % 100));
+        warn!(
+            "the module redislock on {address} is version {old}, and this client needs {least} or later: \
+             upgrade the module"
+        );
     }
 }
 

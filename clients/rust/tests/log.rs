@@ -172,3 +172,26 @@ async fn a_server_that_grants_nothing_yet_is_logged_once() {
     let told = lines(Level::WARN, "'replica'");
     assert!(told.len() == 1 && told[0].contains("READONLY"), "{told:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_module_that_is_too_old_is_logged_once_for_a_server() {
+    assert!(lines(Level::WARN, "is version").is_empty());
+    let server = Server::start();
+    let (door, new) = (Door::to(&server), Door::to(&server));
+    // The module says 300, which is 0.3.0.
+    door.change("$3\r\nver\r\n:300\r\n", "$3\r\nver\r\n:209\r\n");
+    let locks = door.locks();
+    let old = format!("{} is version 0.2.9", door.url().trim_start_matches("redis://"));
+    for _ in 0..2 {
+        locks.ping().await.unwrap();
+        door.cut();
+    }
+    new.locks().ping().await.unwrap();
+    let told = lines(Level::WARN, &old);
+    assert_eq!(
+        told,
+        [format!("the module redislock on {old}, and this client needs 0.3.0 or later: upgrade the module")]
+    );
+    let new = format!("{} is version", new.url().trim_start_matches("redis://"));
+    assert_eq!(lines(Level::WARN, &new), [""; 0]);
+}

@@ -24,6 +24,17 @@ struct State {
     lost: AtomicU64,
     /// The port of the server that new connections reach.
     target: AtomicU16,
+    /// What is replaced in replies, and by what, which is as long.
+    changed: Mutex<Option<(&'static [u8], &'static [u8])>>,
+}
+
+impl State {
+    fn change(&self, bytes: &mut [u8]) {
+        let Some((from, to)) = *self.changed.lock().unwrap() else { return };
+        if let Some(at) = bytes.windows(from.len()).position(|window| window == from) {
+            bytes[at..at + to.len()].copy_from_slice(to);
+        }
+    }
 }
 
 /// Stands before a server; its threads end with the test's process.
@@ -73,6 +84,11 @@ impl Door {
         Locks::open(self.url()).unwrap()
     }
 
+    /// Replaces this in each reply from now on by something that is as long.
+    pub fn change(&self, from: &'static str, to: &'static str) {
+        *self.state.changed.lock().unwrap() = Some((from.as_bytes(), to.as_bytes()));
+    }
+
     /// Makes each reply take `delay` longer from now on.
     pub fn delay(&self, delay: Duration) {
         self.state.delay_ms.store(delay.as_millis().try_into().unwrap(), Ordering::SeqCst);
@@ -115,7 +131,7 @@ fn join(state: &Arc<State>, client: TcpStream) -> io::Result<()> {
     let (state, stalls) = (state.clone(), state.clone());
     let number = state.joined.fetch_add(1, Ordering::SeqCst);
     thread::spawn(move || {
-        pass(requests, || {
+        pass(requests, |_| {
             while number < stalls.stalled.load(Ordering::SeqCst) {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -123,7 +139,8 @@ fn join(state: &Arc<State>, client: TcpStream) -> io::Result<()> {
         });
     });
     thread::spawn(move || {
-        pass(replies, || {
+        pass(replies, |bytes| {
+            state.change(bytes);
             thread::sleep(Duration::from_millis(state.delay_ms.load(Ordering::SeqCst)));
             !state.is_mute.load(Ordering::SeqCst) && number >= state.lost.load(Ordering::SeqCst)
         });
@@ -132,10 +149,10 @@ fn join(state: &Arc<State>, client: TcpStream) -> io::Result<()> {
 }
 
 /// Passes on all data, unless it must be lost, until one side ends.
-fn pass((mut from, mut to): (TcpStream, TcpStream), passes: impl Fn() -> bool) {
+fn pass((mut from, mut to): (TcpStream, TcpStream), passes: impl Fn(&mut [u8]) -> bool) {
     let mut bytes = [0; 1 << 16];
     while let Ok(size @ 1..) = from.read(&mut bytes) {
-        if passes() && to.write_all(&bytes[..size]).is_err() {
+        if passes(&mut bytes[..size]) && to.write_all(&bytes[..size]).is_err() {
             break;
         }
     }
