@@ -43,6 +43,11 @@ final class Core {
     private final Map<String, Long> logged = new HashMap<>();
     private final List<CompletableFuture<Void>> idle = new ArrayList<>();
     private Thread closer;
+    /**
+     * What each thread has taken as a ThreadLock. It goes with the thread, whose locks then end with their leases, and after
+     * the last unlock, so that a pool of threads keeps nothing of an application that was undeployed.
+     */
+    final ThreadLocal<Map<ThreadLock.Key, ThreadLock.Taken>> takenByThread = new ThreadLocal<>();
 
     Core(Locks.Builder options, Servers.Config config) {
         this.options = options;

@@ -219,6 +219,16 @@ public final class Lock {
     }
 
     /**
+     * Returns a lock for code that takes one of java.util.concurrent: it belongs to the thread that takes it, and is
+     * reentrant.
+     *
+     * @return the lock, of which all with this name and kind are one
+     */
+    public ThreadLock asLock() {
+        return new ThreadLock(this, new ThreadLock.Key(kind, limit, names));
+    }
+
+    /**
      * A body that returns something.
      *
      * @param <T> what it returns

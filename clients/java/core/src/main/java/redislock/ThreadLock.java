@@ -1,0 +1,162 @@
+package redislock;
+
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+
+/**
+ * A {@link Lock} for code that takes a lock of java.util.concurrent. It belongs to the thread that has taken it, and is
+ * reentrant: a count of the thread over one hold of the server. All of them with the same name, kind and Locks are one lock,
+ * whatever their other settings. Waiters are served in the order of their arrival, those of one program, too. That no server
+ * answers is a {@link LockException}, and never a lock that another owner holds. A thread that ends without an unlock leaves
+ * the lock to its lease.
+ */
+public final class ThreadLock implements java.util.concurrent.locks.Lock {
+    private final Lock lock;
+    private final Key key;
+
+    /** What makes two of them one lock. */
+    record Key(Wanted.Kind kind, int limit, List<String> names) {}
+
+    static final class Taken {
+        private final Hold hold;
+        private int count = 1;
+
+        Taken(Hold hold) {
+            this.hold = hold;
+        }
+    }
+
+    ThreadLock(Lock lock, Key key) {
+        this.lock = lock;
+        this.key = key;
+    }
+
+    private Optional<Taken> own() {
+        var mine = lock.core().takenByThread.get();
+        return mine == null ? Optional.empty() : Optional.ofNullable(mine.get(key));
+    }
+
+    private void forget() {
+        var mine = lock.core().takenByThread.get();
+        if (mine != null && mine.remove(key) != null && mine.isEmpty()) {
+            lock.core().takenByThread.remove();
+        }
+    }
+
+    /**
+     * Returns the hold of this thread, with its token.
+     *
+     * @return empty if this thread has not taken the lock, or has unlocked it
+     */
+    public Optional<Hold> hold() {
+        return own().map(taken -> taken.hold);
+    }
+
+    private interface Acquire {
+        Hold acquire(Lock lock) throws InterruptedException;
+    }
+
+    /** Counts one more, or takes the lock. One that was lost is forgotten: its thread asks for it as others do. */
+    private void take(Lock how, Acquire acquire) throws InterruptedException {
+        var own = own();
+        if (own.isPresent() && own.get().hold.reason().isEmpty()) {
+            own.get().count++;
+            return;
+        }
+        forget();
+        var hold = acquire.acquire(how);
+        if (lock.core().takenByThread.get() == null) {
+            lock.core().takenByThread.set(new HashMap<>());
+        }
+        lock.core().takenByThread.get().put(key, new Taken(hold));
+    }
+
+    private boolean tryTake(Duration wait, Acquire acquire) throws InterruptedException {
+        try {
+            take(lock.waitFor(wait), acquire);
+            return true;
+        } catch (LockTimeoutException e) {
+            return false;
+        }
+    }
+
+    /** Waits for the hold. An interrupt ends no wait, and the thread keeps its flag. */
+    private static Hold uninterruptibly(Lock lock) {
+        try {
+            return lock.acquireAsync().join();
+        } catch (CompletionException e) {
+            throw e.getCause() instanceof LockException own ? own : e;
+        }
+    }
+
+    /**
+     * Takes the lock. An interrupt ends no wait, and the thread keeps its flag.
+     *
+     * @throws LockTimeoutException if {@link Lock#waitFor} was set, and another owner held the lock for all of it
+     * @throws LockException if the lock could not be acquired for another reason
+     */
+    @Override
+    public void lock() {
+        try {
+            take(lock, ThreadLock::uninterruptibly);
+        } catch (InterruptedException e) {
+            throw new AssertionError(e); // nothing of it is interruptible
+        }
+    }
+
+    /**
+     * Takes the lock, as {@link Lock#acquire} does.
+     *
+     * @throws InterruptedException if the thread is interrupted before the grant: nothing is held then
+     */
+    @Override
+    public void lockInterruptibly() throws InterruptedException {
+        take(lock, Lock::acquire);
+    }
+
+    /**
+     * Takes the lock if the server says that it is free. A thread that has lost it asks the server again.
+     *
+     * @return false if another owner holds it
+     */
+    @Override
+    public boolean tryLock() {
+        try {
+            return tryTake(Duration.ZERO, ThreadLock::uninterruptibly);
+        } catch (InterruptedException e) {
+            throw new AssertionError(e); // nothing of it is interruptible
+        }
+    }
+
+    @Override
+    public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
+        return tryTake(Duration.of(Math.max(time, 0), unit.toChronoUnit()), Lock::acquire);
+    }
+
+    /**
+     * Counts one less, and releases the lock with the last one. It first forgets the hold, and throws then.
+     *
+     * @throws IllegalMonitorStateException if this thread does not hold the lock
+     * @throws LockLostException if it was lost meanwhile: the thread holds it no more
+     */
+    @Override
+    public void unlock() {
+        var own = own().orElseThrow(() -> new IllegalMonitorStateException("this thread does not hold the lock '"
+                + lock.label() + "'"));
+        if (--own.count == 0) {
+            forget();
+            own.hold.close();
+        }
+    }
+
+    @Override
+    public Condition newCondition() {
+        throw new UnsupportedOperationException("a lock of a server has no conditions");
+    }
+}
