@@ -11,6 +11,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
@@ -44,10 +45,10 @@ final class Core {
     private final List<CompletableFuture<Void>> idle = new ArrayList<>();
     private Thread closer;
     /**
-     * What each thread has taken as a ThreadLock. It goes with the thread, whose locks then end with their leases, and after
-     * the last unlock, so that a pool of threads keeps nothing of an application that was undeployed.
+     * What each thread has taken as a ThreadLock. No thread refers to it, so that a pool of threads keeps nothing of an
+     * application that was undeployed. The keeper forgets threads that have ended, whose locks then end with their leases.
      */
-    final ThreadLocal<Map<ThreadLock.Key, ThreadLock.Taken>> takenByThread = new ThreadLocal<>();
+    final Map<Thread, Map<List<Object>, ThreadLock.Taken>> takenByThread = new ConcurrentHashMap<>();
 
     Core(Locks.Builder options, Servers.Config config) {
         this.options = options;

@@ -126,6 +126,7 @@ final class Keeper {
     private void schedule() {
         timer = null;
         wakesAt = Clock.NEVER;
+        core.takenByThread.keySet().removeIf(thread -> !thread.isAlive());
         for (var gone = dropped.poll(); gone != null; gone = dropped.poll()) {
             var held = references.remove(gone);
             if (held != null) {

@@ -167,7 +167,7 @@ final class Link {
 
     private void greet(Credentials who, int database) {
         var requests = new ArrayDeque<List<String>>();
-        requests.add(who.equals(Credentials.NONE) ? List.of("HELLO", "3")
+        requests.add(who.user().isEmpty() && who.password().isEmpty() ? List.of("HELLO", "3")
                 : List.of("HELLO", "3", "AUTH", who.user().isEmpty() ? "default" : who.user(), who.password()));
         if (database != 0) {
             requests.add(List.of("SELECT", Integer.toString(database)));

@@ -225,7 +225,7 @@ public final class Lock {
      * @return the lock, of which all with this name and kind are one
      */
     public ThreadLock asLock() {
-        return new ThreadLock(this, new ThreadLock.Key(kind, limit, names));
+        return new ThreadLock(this, List.of(kind, limit, names));
     }
 
     /**

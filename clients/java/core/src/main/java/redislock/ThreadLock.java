@@ -18,10 +18,8 @@ import java.util.concurrent.locks.Condition;
  */
 public final class ThreadLock implements java.util.concurrent.locks.Lock {
     private final Lock lock;
-    private final Key key;
-
-    /** What makes two of them one lock. */
-    record Key(Wanted.Kind kind, int limit, List<String> names) {}
+    /** What makes two of them one lock: no record, for the JDK keeps the class of one that it has compared. */
+    private final List<Object> key;
 
     static final class Taken {
         private final Hold hold;
@@ -32,21 +30,20 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
         }
     }
 
-    ThreadLock(Lock lock, Key key) {
+    ThreadLock(Lock lock, List<Object> key) {
         this.lock = lock;
         this.key = key;
     }
 
     private Optional<Taken> own() {
-        var mine = lock.core().takenByThread.get();
-        return mine == null ? Optional.empty() : Optional.ofNullable(mine.get(key));
+        return Optional.ofNullable(lock.core().takenByThread.get(Thread.currentThread())).map(mine -> mine.get(key));
     }
 
     private void forget() {
-        var mine = lock.core().takenByThread.get();
-        if (mine != null && mine.remove(key) != null && mine.isEmpty()) {
-            lock.core().takenByThread.remove();
-        }
+        lock.core().takenByThread.computeIfPresent(Thread.currentThread(), (thread, mine) -> {
+            mine.remove(key);
+            return mine.isEmpty() ? null : mine;
+        });
     }
 
     /**
@@ -71,10 +68,7 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
         }
         forget();
         var hold = acquire.acquire(how);
-        if (lock.core().takenByThread.get() == null) {
-            lock.core().takenByThread.set(new HashMap<>());
-        }
-        lock.core().takenByThread.get().put(key, new Taken(hold));
+        lock.core().takenByThread.computeIfAbsent(Thread.currentThread(), thread -> new HashMap<>()).put(key, new Taken(hold));
     }
 
     private boolean tryTake(Duration wait, Acquire acquire) throws InterruptedException {
