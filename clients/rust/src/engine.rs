@@ -49,7 +49,7 @@ impl Default for Settings {
 }
 
 impl Engine {
-    pub(crate) fn new(topologies: Vec<Topology>, hooks: Box<dyn Hooks>, settings: Settings) -> Self {
+    pub(crate) fn new(topologies: Vec<Topology>, hooks: Arc<dyn Hooks>, settings: Settings) -> Self {
         let keeper = Arc::new(Keeper::new(hooks));
         let core = |topology| Arc::new(Core::new(topology, keeper.clone(), &settings));
         let cores = topologies.into_iter().map(core).collect();
@@ -283,6 +283,7 @@ impl Engine {
                 _ => Ok(()),
             };
         }
+        let mut ending = Ending { engine: self, held, loss: None };
         let mut attempt = Attempt::new(self, held.wanted.clone());
         attempt.token = Some(held.token);
         let was_held = if self.is_group() {
@@ -295,17 +296,16 @@ impl Engine {
             attempt.succeeds();
         }
         if was_held {
-            self.keeper.tell(|hooks| hooks.released(&held.wanted.short(), held.granted_at.age()));
             return Ok(());
         }
-        self.tell_loss(held, Loss::Release);
+        ending.loss = Some(Loss::Release);
         Err(held.lost(Loss::Release))
     }
 
     /// Gives the hold up in the background.
     pub(crate) fn let_go(self: &Arc<Self>, held: &Held) {
         if self.keeper.finish(held, End::Released) {
-            self.keeper.tell(|hooks| hooks.released(&held.wanted.short(), held.granted_at.age()));
+            drop(Ending { engine: self, held, loss: None });
             self.abandon(&held.wanted, Some(held.token));
         } else if matches!(held.end(), Some(End::Lost(reason)) if reason != Loss::Close) && held.gives_up() {
             self.abandon(&held.wanted, Some(held.token));
@@ -359,6 +359,25 @@ impl Engine {
             return Err(Error::invalid("info is not for independent servers: each has its own"));
         }
         self.cores[0].info(name).await
+    }
+}
+
+/// Tells hooks of the end of a hold when this is dropped, be it by a release that no server answers.
+struct Ending<'a> {
+    engine: &'a Engine,
+    held: &'a Held,
+    loss: Option<Loss>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let held = self.held;
+        match self.loss {
+            Some(loss) => self.engine.tell_loss(held, loss),
+            None => {
+                self.engine.keeper.tell(|hooks| hooks.released(&held.wanted.short(), held.granted_at.age()))
+            }
+        }
     }
 }
 

@@ -1,16 +1,22 @@
 //! What a program can be told about its locks.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::{Error, Loss};
+#[cfg(feature = "opentelemetry")]
+pub use crate::otel::OpenTelemetry;
 
-/// What a program is told: implement what you need, or use [`Counters`] or `Metrics`.
+/// What a program is told: implement what you need, or use [`Counters`], `Metrics` or `OpenTelemetry`.
 ///
 /// A hook is called in the middle of the work, so it must be quick; a panic in it does no harm. `name` is the name of the lock,
 /// or of the first of several.
 pub trait Hooks: Send + Sync + 'static {
+    /// An acquire begins. Its end is one of `granted`, `timed_out` and `failed`.
+    fn requested(&self, name: &str) {
+        let _ = name;
+    }
+
     /// An acquire waits in line.
     fn waiting(&self, name: &str) {
         let _ = name;
@@ -24,6 +30,11 @@ pub trait Hooks: Send + Sync + 'static {
     /// A lock was not to be had in time. The request had waited for `waited`.
     fn timed_out(&self, name: &str, waited: Duration) {
         let _ = (name, waited);
+    }
+
+    /// An acquire ended in an error that is no time-out, or `None` if its future was dropped.
+    fn failed(&self, name: &str, waited: Duration, error: Option<&Error>) {
+        let _ = (name, waited, error);
     }
 
     /// A hold was given up by its holder. It had lasted for `held`.
@@ -44,37 +55,6 @@ pub trait Hooks: Send + Sync + 'static {
     /// The server at this `host:port` serves again over a new connection, after the one before had ended.
     fn reconnected(&self, address: &str) {
         let _ = address;
-    }
-}
-
-/// Shared hooks: keep a clone to read what was counted.
-impl<H: Hooks + ?Sized> Hooks for Arc<H> {
-    fn waiting(&self, name: &str) {
-        (**self).waiting(name);
-    }
-
-    fn granted(&self, name: &str, waited: Duration) {
-        (**self).granted(name, waited);
-    }
-
-    fn timed_out(&self, name: &str, waited: Duration) {
-        (**self).timed_out(name, waited);
-    }
-
-    fn released(&self, name: &str, held: Duration) {
-        (**self).released(name, held);
-    }
-
-    fn lost(&self, name: &str, held: Duration, reason: Loss) {
-        (**self).lost(name, held, reason);
-    }
-
-    fn renewal_failed(&self, name: &str, error: &Error) {
-        (**self).renewal_failed(name, error);
-    }
-
-    fn reconnected(&self, address: &str) {
-        (**self).reconnected(address);
     }
 }
 

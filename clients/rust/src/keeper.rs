@@ -70,7 +70,7 @@ impl Table {
 
 /// Keeps what is held, and counts what goes on.
 pub(crate) struct Keeper {
-    hooks: Box<dyn Hooks>,
+    hooks: Arc<dyn Hooks>,
     table: Mutex<Table>,
     wake: Notify,
     /// When a wait for a lock was logged last.
@@ -82,7 +82,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new(hooks: Box<dyn Hooks>) -> Self {
+    pub(crate) fn new(hooks: Arc<dyn Hooks>) -> Self {
         Self {
             hooks,
             table: Mutex::default(),

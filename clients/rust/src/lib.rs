@@ -39,6 +39,8 @@ mod line;
 mod link;
 mod lock;
 mod locks;
+#[cfg(feature = "opentelemetry")]
+mod otel;
 pub mod redlock;
 mod request;
 mod rules;

@@ -10,6 +10,7 @@ use crate::engine::{Engine, Settings};
 use crate::error::Error;
 use crate::held::Held;
 use crate::hold::{Guard, Hold};
+use crate::keeper::Keeper;
 use crate::rules::FIRST_LEASE;
 use crate::wanted::{Kind, SHORTEST_LEASE, Wanted, check_lease, listed, new_owner};
 
@@ -141,13 +142,11 @@ impl Lock {
         // Until the hold is kept: one that closes the locks meanwhile has to find it.
         let _acquiring = keeper.acquiring();
         let name = listed(&self.names[..1], self.engine.settings.prefix.len());
-        let granted = self.engine.acquire(wanted, self.wait).await.inspect_err(|error| {
-            if matches!(error, Error::LockTimeout { .. }) {
-                keeper.tell(|hooks| hooks.timed_out(&name, began.age()));
-            }
-        });
-        let grant = granted.map_err(|error| error.of_lease(self.lease, self.min_hold))?;
-        keeper.tell(|hooks| hooks.granted(&name, began.age()));
+        let mut asked = Asked::new(keeper, &name, began);
+        let granted = self.engine.acquire(wanted, self.wait).await;
+        let granted = granted.map_err(|error| error.of_lease(self.lease, self.min_hold));
+        asked.ends(granted.as_ref().err());
+        let grant = granted?;
         let guard = Guard::new(
             self.engine.clone(),
             Held::new(grant, self.renewed_lease(), self.renews, self.max_hold),
@@ -183,6 +182,39 @@ impl Lock {
             (Ok(_), Err(error @ Error::LockLost { .. })) => Err(error.into()),
             // What no server has answered goes on in the background.
             (done, _) => done,
+        }
+    }
+}
+
+/// A request that hooks were told of, which are told of its end, too.
+struct Asked<'a> {
+    keeper: &'a Keeper,
+    name: &'a str,
+    began: Moment,
+    is_over: bool,
+}
+
+impl<'a> Asked<'a> {
+    fn new(keeper: &'a Keeper, name: &'a str, began: Moment) -> Self {
+        keeper.tell(|hooks| hooks.requested(name));
+        Self { keeper, name, began, is_over: false }
+    }
+
+    fn ends(&mut self, error: Option<&Error>) {
+        self.is_over = true;
+        let (name, waited) = (self.name, self.began.age());
+        self.keeper.tell(|hooks| match error {
+            None => hooks.granted(name, waited),
+            Some(Error::LockTimeout { .. }) => hooks.timed_out(name, waited),
+            error => hooks.failed(name, waited, error),
+        });
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.keeper.tell(|hooks| hooks.failed(self.name, self.began.age(), None));
         }
     }
 }

@@ -137,7 +137,7 @@ impl Locks {
 impl From<Client> for Locks {
     fn from(client: Client) -> Self {
         let servers = vec![Topology::Single(client.get_connection_info().clone())];
-        Self { engine: Arc::new(Engine::new(servers, Box::new(NoHooks), Settings::default())), lease: LEASE }
+        Self { engine: Arc::new(Engine::new(servers, Arc::new(NoHooks), Settings::default())), lease: LEASE }
     }
 }
 
@@ -154,12 +154,12 @@ pub struct Builder {
     primary: Option<ConnectionInfo>,
     lease: Duration,
     settings: Settings,
-    hooks: Box<dyn Hooks>,
+    hooks: Arc<dyn Hooks>,
 }
 
 impl Builder {
     pub(crate) fn of(servers: Result<Vec<Topology>, Error>) -> Self {
-        Self { servers, primary: None, lease: LEASE, settings: Settings::default(), hooks: Box::new(NoHooks) }
+        Self { servers, primary: None, lease: LEASE, settings: Settings::default(), hooks: Arc::new(NoHooks) }
     }
 
     /// The locks of one server.
@@ -232,10 +232,10 @@ impl Builder {
         self
     }
 
-    /// What is told of grants, time-outs, losses, releases, waits, failed renewals and new connections. Pass an
-    /// [`Arc`] to read it afterwards, as `Arc<Counters>`.
-    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Box::new(hooks);
+    /// What is told of requests, grants, losses, releases, failed renewals and new connections. Keep a clone of the
+    /// [`Arc`] to read it afterwards, as [`Counters`](crate::hooks::Counters).
+    pub fn hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
+        self.hooks = hooks;
         self
     }
 

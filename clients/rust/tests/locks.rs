@@ -254,7 +254,7 @@ async fn a_grant_while_the_locks_are_closed_is_reported_and_given_up() {
         }
     }
     let (server, grants) = (Server::start(), Arc::new(AtomicU64::new(0)));
-    let locks = Locks::builder().server(server.url()).hooks(Slow(grants.clone())).build().unwrap();
+    let locks = Locks::builder().server(server.url()).hooks(Arc::new(Slow(grants.clone()))).build().unwrap();
     let lock = locks.lock("k");
     let taking = tokio::spawn(async move { lock.acquire().await });
     // The hook may keep the runtime's timers waiting, too.
@@ -359,7 +359,7 @@ async fn a_hook_that_panics_does_no_harm() {
     }
     let server = Server::start();
     let lease = 3 * SECOND;
-    let locks = Locks::builder().server(server.url()).hooks(Panics).lease(lease).build().unwrap();
+    let locks = Locks::builder().server(server.url()).hooks(Arc::new(Panics)).lease(lease).build().unwrap();
     let (lost, kept) =
         (locks.lock("lost").acquire().await.unwrap(), locks.lock("kept").acquire().await.unwrap());
     server.ask::<i64>(&["DEL", "lost"]);

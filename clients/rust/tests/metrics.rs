@@ -69,7 +69,7 @@ impl Recorder for Seen {
 }
 
 async fn use_locks(server: &Server) {
-    let locks = Locks::builder().server(server.url()).hooks(Metrics).build().unwrap();
+    let locks = Locks::builder().server(server.url()).hooks(Arc::new(Metrics)).build().unwrap();
     let guard = locks.lock("k").acquire().await.unwrap();
     locks.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err();
     locks.lock("k").wait(Duration::from_millis(50)).acquire().await.unwrap_err();
