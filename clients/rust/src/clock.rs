@@ -11,6 +11,17 @@ const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
+/// The same moment of tokio's clock and of this one, once a test has begun to use tokio's.
+#[cfg(feature = "testing")]
+static OF_TESTS: std::sync::OnceLock<(std::time::Instant, Moment)> = std::sync::OnceLock::new();
+
+/// Goes by tokio's clock from now on, which a test can pause and advance.
+#[cfg(feature = "testing")]
+pub(crate) fn use_the_clock_of_tests() {
+    let now = Moment::now();
+    OF_TESTS.get_or_init(|| (std::time::Instant::now(), now));
+}
+
 /// A moment of this clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(Duration);
@@ -21,6 +32,13 @@ impl Moment {
 
     /// This moment.
     pub(crate) fn now() -> Self {
+        #[cfg(feature = "testing")]
+        if let Some((instant, moment)) = OF_TESTS.get() {
+            let now = tokio::time::Instant::now().into_std();
+            let (since, until) =
+                (now.saturating_duration_since(*instant), instant.saturating_duration_since(now));
+            return Self((moment.0 + since).saturating_sub(until));
+        }
         let time = clock_gettime(CLOCK);
         let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
         Self(Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default()))

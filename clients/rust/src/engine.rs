@@ -51,6 +51,8 @@ impl Default for Settings {
 impl Engine {
     pub(crate) fn new(topologies: Vec<Topology>, hooks: Arc<dyn Hooks>, settings: Settings) -> Self {
         let keeper = Arc::new(Keeper::new(hooks));
+        #[cfg(feature = "testing")]
+        crate::testing::note(&keeper);
         let core = |topology| Arc::new(Core::new(topology, keeper.clone(), &settings));
         let cores = topologies.into_iter().map(core).collect();
         Self { cores, keeper: keeper.clone(), apart: Mutex::default(), settings }

@@ -45,6 +45,10 @@ pub mod redlock;
 mod request;
 mod rules;
 mod servers;
+#[cfg(feature = "testing")]
+mod table;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod wanted;
 
 pub use crate::error::{Cause, Error, Loss, Wait};

@@ -253,12 +253,21 @@ impl Link {
         #[cfg(feature = "tls")]
         choose_provider(&info);
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let client = Client::open(info.set_redis_settings(redis)).map_err(Failure::of)?;
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(ATTEMPT)).set_response_timeout(None);
         // So that no request waits for its turn to be sent, for then others might overtake it.
         let config = config.set_pipeline_buffer_size(UNDERWAY);
         let config = adapt(config);
+        #[cfg(feature = "testing")]
+        if let Some(stream) = crate::testing::connect(info.addr()) {
+            let stream = stream.map_err(Failure::broken)?;
+            let opened = MultiplexedConnection::new_with_config(&redis, stream, config).await;
+            let (connection, driver) = opened.map_err(Failure::of_greeting)?;
+            tokio::spawn(driver);
+            *lock(&self.connection) = Some(connection);
+            return Ok(());
+        }
+        let client = Client::open(info.set_redis_settings(redis)).map_err(Failure::of)?;
         let opening = client.get_multiplexed_async_connection_with_config(&config);
         let connection = match timeout(2 * ATTEMPT, opening).await {
             Ok(opened) => opened.map_err(Failure::of_greeting)?,

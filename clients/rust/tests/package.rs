@@ -40,7 +40,7 @@ fn the_packaged_crate_takes_a_lock_in_a_fresh_project() {
     // With the features and the profile of tests/readme.rs, so that what it uses is compiled but once.
     let manifest = format!(
         "[workspace]\n[package]\nname = \"fresh\"\nedition = \"2024\"\n[dependencies]\n\
-         redislock-client = {{ path = {name:?}, features = [\"tls\"] }}\n\
+         redislock-client = {{ path = {name:?}, features = [\"metrics\", \"opentelemetry\", \"testing\", \"tls\"] }}\n\
          tokio = {{ version = \"1\", features = [\"io-std\", \"io-util\", \"macros\", \"rt-multi-thread\", \"time\"] }}\n\
          [profile.dev]\ndebug = \"line-tables-only\"\n"
     );

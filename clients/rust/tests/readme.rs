@@ -35,7 +35,7 @@ fn write_package(folder: &Path, examples: &[String]) {
     fs::copy(format!("{here}/Cargo.lock"), folder.join("Cargo.lock")).unwrap();
     let manifest = format!(
         "[workspace]\n[package]\nname = \"readme\"\nedition = \"2024\"\n[dependencies]\n\
-         redislock-client = {{ path = {here:?}, features = [\"tls\"] }}\n\
+         redislock-client = {{ path = {here:?}, features = [\"metrics\", \"opentelemetry\", \"testing\", \"tls\"] }}\n\
          tokio = {{ version = \"1\", features = [\"io-std\", \"io-util\", \"macros\", \"rt-multi-thread\", \"time\"] }}\n\
          [lints.rust]\nwarnings = \"deny\"\n[profile.dev]\ndebug = \"line-tables-only\"\n"
     );
