@@ -19,6 +19,7 @@ from .context import Bench
 from .measure import ROUNDS, Figure
 from .options import ROUNDS_QUICK, arguments
 from .results import write_csv
+from .scenarios import rivals
 from .servers import ROOT, releases
 
 
@@ -48,6 +49,8 @@ def versions(scenarios: list[str]) -> list[str]:
         wanted = packages[""]["dependencies"]
         found += [f"{name} {packages[f'node_modules/{name}']['version']}" for name in wanted]
         found += [f"Node {told('node', '--version')}", f"Python {sys.version.split()[0]}"]
+    if rivals.SCENARIO in scenarios:
+        found += rivals.versions()
     return found
 
 

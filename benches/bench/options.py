@@ -9,7 +9,9 @@ from pathlib import Path
 from .measure import ROUNDS
 
 #: In the order in which they run: what others disturb most comes first.
-SCENARIOS = ("uncontended", "handover", "confirm", "others", "scale", "memory", "instructions", "breakdown", "clients", "tool")
+SCENARIOS = (
+    "uncontended", "handover", "confirm", "others", "scale", "memory", "instructions", "breakdown", "clients", "tool", "rivals",
+)  # fmt: skip
 
 SERVERS = ("redis-7.0", "redis-8.6", "valkey-9.1")
 

@@ -19,7 +19,7 @@ from .measure import Figure
 from .options import SCENARIOS, names_of
 from .report import HOW_TO_READ, head, report, unmet
 from .results import read_csv, write_csv
-from .screen import screen
+from .screen import RIVALS, screen
 from .servers import ROOT
 
 LATEST = ROOT / "results" / "bench" / "latest"
@@ -54,13 +54,20 @@ def put_in(
     figures.sort(key=lambda figure: SCENARIOS.index(figure.scenario))
     told = [one for one in facts.get(APART, "").split("; ") if one and not set(one.split(": ")[0].split(", ")) <= set(scenarios)]
     told.append(f"{', '.join(scenarios)}: {new_facts['date']}, at {new_facts['commit']}")
-    return figures, facts | {APART: "; ".join(told)}
+    used = {name: all_of(facts.get(name, ""), new_facts[name]) for name in ("measured", "with") if name in new_facts}
+    return figures, facts | used | {APART: "; ".join(told)}
+
+
+def all_of(*lists: str) -> str:
+    """What any of these lists has."""
+    return ", ".join(dict.fromkeys(one for each in lists for one in each.split(", ") if one))
 
 
 def filled(page: str, figures: list[Figure], facts: dict[str, str]) -> str:
     """The page with this run."""
     texts = {
         "screen": lambda: screen(figures),
+        "rivals": lambda: screen(figures, RIVALS),
         "run": lambda: f"{head(facts)}\n\n{HOW_TO_READ}",
         "unmet": lambda: unmet(figures),
     }

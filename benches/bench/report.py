@@ -23,6 +23,7 @@ SCENARIO_TITLES = {
     "others": "The cost to others",
     "clients": "The client libraries",
     "tool": "A command under a lock",
+    "rivals": "Side by side with what people use",
 }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .measure import OURS, Figure
 from .report import number, table
-from .scenarios import tool
+from .scenarios import rivals, tool
 
 WAITING = f"{tool.WAITERS} that wait"
 ALONE = "1 connection, one command at a time, no persistence"
@@ -32,6 +32,8 @@ class Panel:
     columns: tuple[Column, ...]
     #: Subjects by what a reader knows them as.
     subjects: dict[str, str]
+    #: What stands in place of a figure that cannot be measured, by subject and metric.
+    instead: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 PANELS = (
@@ -62,8 +64,6 @@ PANELS = (
             "BLPOP token": "a bare `BLPOP`: no lease, no owner, no token",
             "MariaDB GET_LOCK": "MariaDB `GET_LOCK`",
             "PostgreSQL pg_advisory_lock": "PostgreSQL `pg_advisory_lock`",
-            "Redisson's algorithm, one process": "Redisson's algorithm, all in one process",
-            "Redisson's algorithm, a process each": "Redisson's algorithm, a process each",
             "python-redis-lock": "python-redis-lock",
             "etcd lock service": "etcd",
             "redis-py Lock": "redis-py's `Lock`",
@@ -92,6 +92,87 @@ PANELS = (
 )  # fmt: skip
 
 
+def of_language(language: str, subjects: dict[str, str], instead: dict[tuple[str, str], str]) -> Panel:
+    """The libraries of one language, one server each."""
+    columns = (
+        ("pairs a second", rivals.PAIRS),
+        ("half take at most, us", rivals.P50),
+        ("commands", rivals.COMMANDS),
+        ("hand-overs a second", rivals.HAND_OVERS),
+        ("commands for each", rivals.HAND_OVER_COMMANDS),
+        ("half wait at most, ms", rivals.MEDIAN_WAIT),
+        ("longest wait, ms", rivals.LONGEST_WAIT),
+        ("of 100 tasks got it", rivals.SERVED),
+        ("`DEL` to the loss, ms", rivals.LOSS),
+        ("dead holder, ms", rivals.DEAD),
+    )
+    title = f"**In {language}**: a lock that nobody else wants, and 100 tasks that want one lock"
+    return Panel(title, of_rivals(language, columns), subjects, instead)
+
+
+def of_group(setting: str, title: str) -> Panel:
+    """Three nodes that keep a lock though one is lost."""
+    columns = (
+        ("1 client: pairs a second", rivals.PAIRS),
+        ("half take at most, us", rivals.P50),
+        ("50 clients: pairs a second", rivals.MANY_PAIRS),
+        ("half take at most, us", rivals.MANY_P50),
+        ("100 tasks: hand-overs a second", rivals.HAND_OVERS),
+        ("longest wait, ms", rivals.LONGEST_WAIT),
+        ("leader killed: no lock for, ms", rivals.GAP),
+        ("for a task that asked at once, ms", rivals.GAP_FIRST),
+    )
+    subjects = {
+        OURS: "redislock, from Go",
+        rivals.FROM_JAVA: "redislock, from Java",
+        "etcd": "etcd, from Go",
+        "ZooKeeper": "ZooKeeper, from Java (Curator)",
+    }
+    instead = {(rivals.FROM_JAVA, metric): "not measured again" for metric in (rivals.GAP, rivals.GAP_FIRST)}
+    return Panel(title, of_rivals(setting, columns), subjects, instead)
+
+
+def of_rivals(setting: str, columns: tuple[tuple[str, str], ...]) -> tuple[Column, ...]:
+    return tuple(Column(head, rivals.SCENARIO, setting, metric) for head, metric in columns)
+
+
+def not_told(*subjects: str) -> dict[tuple[str, str], str]:
+    return {(subject, rivals.LOSS): "not told" for subject in subjects}
+
+
+WAITS = (rivals.HAND_OVERS, rivals.HAND_OVER_COMMANDS, rivals.MEDIAN_WAIT, rivals.LONGEST_WAIT, rivals.SERVED, rivals.DEAD)
+
+#: Side by side with what people use.
+RIVALS = (
+    of_language(
+        "Go",
+        {
+            OURS: "redislock",
+            "redsync": "redsync",
+            "bsm/redislock": "bsm/redislock",
+            "etcd concurrency": "etcd `concurrency`, one node",
+            "rueidislock": "rueidislock",
+        },
+        not_told("redsync", "bsm/redislock") | {("rueidislock", rivals.PAIRS): f"not measured: {rivals.NOT_HAD['rueidislock']}"},
+    ),
+    of_language(
+        "Java",
+        {
+            OURS: "redislock",
+            "Redisson RLock": "Redisson `RLock`",
+            "Redisson RFencedLock": "Redisson `RFencedLock`",
+            "RedisLockRegistry": "Spring `RedisLockRegistry`",
+            "RedisLockRegistry, PUB_SUB_LOCK": "the same with `PUB_SUB_LOCK`",
+            rivals.SHEDLOCK: "ShedLock over Redis",
+        },
+        not_told(*(name for name in rivals.IN_JAVA if name != OURS))
+        | {(rivals.SHEDLOCK, metric): "does not wait" for metric in WAITS},
+    ),
+    of_group(rivals.FSYNC, "**Three nodes, each grant on disk**: a lock survives the loss of one of them"),
+    of_group(rivals.NO_FSYNC, "**Three nodes, no fsync**: the same while two of them do not lose their power at once"),
+)
+
+
 def cell(column: Column, subject: str, figures: list[Figure]) -> str:
     """The figure of this subject: on the server on which ours was measured first, or on its own."""
     block = [f for f in figures if (f.scenario, f.setting, f.metric) == (column.scenario, column.setting, column.metric)]
@@ -102,13 +183,17 @@ def cell(column: Column, subject: str, figures: list[Figure]) -> str:
 
 
 def panel(one: Panel, figures: list[Figure]) -> str:
-    rows = [(name, *(cell(column, subject, figures) for column in one.columns)) for subject, name in one.subjects.items()]
+
+    def told(subject: str, column: Column) -> str:
+        return cell(column, subject, figures) or one.instead.get((subject, column.metric), "")
+
+    rows = [(name, *(told(subject, column) for column in one.columns)) for subject, name in one.subjects.items()]
     measured = [row for row in rows if any(row[1:])]
     if not measured or measured[0][0] != one.subjects[OURS]:
         raise RuntimeError(f"the run has nothing for the table on {one.title}")
     return f"{one.title}:\n\n{table(('', *(column.head for column in one.columns)), measured)}"
 
 
-def screen(figures: list[Figure]) -> str:
-    """The tables of the page's first screen."""
-    return "\n\n".join(panel(one, figures) for one in PANELS)
+def screen(figures: list[Figure], panels: tuple[Panel, ...] = PANELS) -> str:
+    """The tables of the page's first screen, or others."""
+    return "\n\n".join(panel(one, figures) for one in panels)

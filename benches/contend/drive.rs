@@ -16,8 +16,6 @@ use rustix::time::{self, ClockId, TimerfdClockId, TimerfdFlags, TimerfdTimerFlag
 pub enum Event {
     Granted(usize),
     Freed(usize),
-    /// The run has ended, and it was waiting.
-    GaveUp(usize),
 }
 
 /// A lock as its clients see it. Contenders are numbers from 0; connections have tokens, which the peer
@@ -31,15 +29,6 @@ pub trait Peer {
     fn free(&mut self, who: usize) -> io::Result<()>;
     /// A connection can be read.
     fn read(&mut self, token: usize, events: &mut Vec<Event>) -> io::Result<()>;
-    /// Returns whether data on this connection wakes a contender, and should be read before replies.
-    fn is_signal(&self, _token: u64) -> bool {
-        false
-    }
-    /// The run has ended: contenders who wait without having asked the server anything may give up. The others are
-    /// still served, which takes a moment.
-    fn close(&mut self, _events: &mut Vec<Event>) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The set of connections that are waited for.
@@ -224,10 +213,7 @@ impl Driver {
         if !run.is_closed && !run.is_staying && now() >= run.stop {
             // The rest of the queue is served without a hold.
             (run.is_closed, run.hold) = (true, Duration::ZERO);
-            self.peer.close(&mut self.events)?;
-            self.answer_all(run)?;
         }
-        self.ready.sort_by_key(|event| !self.peer.is_signal(event.data.u64()));
         for number in 0..self.ready.len() {
             let token = self.ready[number].data.u64();
             if token == TIMER {
@@ -272,11 +258,6 @@ impl Driver {
                 }
                 run.asked[who] = time;
                 self.peer.take(who)
-            }
-            Event::GaveUp(who) => {
-                run.turns.push(Turn { who, asked: run.asked[who], granted: 0, freed: 0 });
-                run.waiting -= 1;
-                Ok(())
             }
         }
     }

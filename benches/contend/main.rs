@@ -21,7 +21,6 @@ mod drive;
 mod etcd;
 mod mariadb;
 mod postgres;
-mod redisson;
 mod resp;
 mod simple;
 
@@ -31,7 +30,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use drive::{Driver, Idle, Peer, Plan};
-use redisson::{Redisson, Subscriptions};
 use simple::Simple;
 
 /// The name of the lock, in the form that the other scenarios use.
@@ -66,8 +64,6 @@ fn peer_of(name: &str, address: SocketAddr) -> io::Result<Box<dyn Peer>> {
         "blpop" => Box::new(Simple::new(address, resp::BLPOP)),
         "floor" => Box::new(Simple::new(address, resp::FLOOR)),
         "floor-promises" => Box::new(Simple::new(address, resp::Lock::of_floor())),
-        "redisson-shared" => Box::new(Redisson::new(address, Subscriptions::OneForAll)?),
-        "redisson-own" => Box::new(Redisson::new(address, Subscriptions::OneEach)?),
         "postgres" => Box::new(Simple::new(address, postgres::Advisory)),
         "mariadb" => Box::new(Simple::new(address, mariadb::GetLock::default())),
         "etcd" => Box::new(Simple::new(address, etcd::Service::default())),

@@ -156,13 +156,24 @@ def measured_for(panel):
             yield Figure(column.scenario, server, column.setting, subject, column.metric, (value,))
 
 
-@pytest.mark.parametrize("panel", screen.PANELS, ids=lambda panel: panel.columns[0].scenario)
+@pytest.mark.parametrize("panel", (*screen.PANELS, *screen.RIVALS), ids=lambda panel: f"{panel.columns[0].scenario}, {panel.columns[0].setting}")
 def test_a_table_of_the_first_screen_shows_ours_next_to_the_others_of_the_same_server(panel):
     text = screen.panel(panel, list(measured_for(panel)))
     ours, other = list(panel.subjects.values())[:2]
     assert f"| {ours} |" + " 7 |" * len(panel.columns) in text
     assert f"| {other} |" + " 9 |" * len(panel.columns) in text
-    assert len(text.splitlines()) == 2 + 2 + 2, "a peer that was not measured has no row"
+    told = {subject for subject, _ in panel.instead} - set(list(panel.subjects)[:2])
+    assert len(text.splitlines()) == 2 + 2 + 2 + len(told), "a peer that was not measured, and of which nothing is told, has no row"
+
+
+def test_a_table_of_rivals_says_why_a_figure_is_missing():
+    go, java, *_ = screen.RIVALS
+    text = screen.panel(go, list(measured_for(go)))
+    assert "| rueidislock | not measured: " in text
+    ours_alone = [figure for figure in measured_for(java) if figure.subject == OURS]
+    shed_lock = Figure("rivals", "Redis 7.0.15", "Java", "ShedLock", "pairs per second", (5.0,))
+    rows = screen.panel(java, [*ours_alone, shed_lock]).splitlines()
+    assert [row for row in rows if "ShedLock" in row] == ["| ShedLock over Redis | 5 |  |  | " + "does not wait | " * 5 + "not told | does not wait |"]
 
 
 def test_a_first_screen_without_ours_is_refused():
@@ -195,10 +206,12 @@ def test_scenarios_of_another_run_take_the_place_of_the_same_ones_and_are_named(
     figures, facts = publish.put_in(figures, facts, [], {"date": "2026-01-03", "commit": "def"}, ["tool"])
     assert facts[publish.APART] == "others: 2026-01-02, at abc; tool: 2026-01-03, at def"
     assert publish.put_in(figures, facts, idle[:1], later, ["others"])[1][publish.APART] == "tool: 2026-01-03, at def; others: 2026-01-02, at abc"
+    told = publish.put_in([], {"with": "Go 1.25, Node 20"}, [], later | {"with": "Go 1.25, Java 17"}, ["others"])[1]
+    assert told["with"] == "Go 1.25, Node 20, Java 17"
     page = f"{publish.MARK.format('run')}\n\n{report.head(facts)}\n\n{publish.END}\n"
     assert publish.facts_of(page) == facts
 
 
 def test_each_place_of_the_page_has_a_text():
     named = set(publish.PLACE.findall(publish.PAGE.read_text()))
-    assert {name for _, name, _ in named} == {"screen", "run", "unmet", publish.GROWTH}
+    assert {name for _, name, _ in named} == {"screen", "rivals", "run", "unmet", publish.GROWTH}

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 
 from .turns import Run, Turn
+
+#: No measurement takes as long.
+ANSWER_SECONDS_MAX = 120.0
 
 
 class Worker:
@@ -65,6 +69,27 @@ class Worker:
     def _shares(self, contenders: int) -> list[int]:
         count = len(self.processes)
         return [contenders // count + (number < contenders % count) for number in range(count)]
+
+    def ask(self, line: str) -> dict:
+        """Says one line to the only process, and returns its answer."""
+        self.say(line)
+        return self.answer()
+
+    def say(self, line: str) -> None:
+        """Says one line to the only process, whose answer is still to come."""
+        (process,) = self.processes
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+
+    def answer(self) -> dict:
+        """The answer of the only process, which is killed if there is none for too long."""
+        (process,) = self.processes
+        limit = threading.Timer(ANSWER_SECONDS_MAX, process.kill)
+        limit.start()
+        try:
+            return self._answer(process)
+        finally:
+            limit.cancel()
 
     def _ask(self, lines: Sequence[str]) -> list[dict]:
         for process, line in zip(self.processes, lines, strict=True):

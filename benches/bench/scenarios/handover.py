@@ -14,8 +14,6 @@ is the other way around it: the program polls, so that nothing sleeps. That suit
 - A module's token with the promises: the same module, on a server of its own. It takes the words of a lock, and asks
   the server for what a lock's promises need it for: the key, the rights of the next client, replicas, events. It takes
   hardly an instruction of its own, so no module that promises the same hands over faster.
-- Redisson's algorithm: see benches/contend/redisson.rs. Once as one process whose threads contend, with the one
-  subscription that they share, and once as a process for each contender, as between machines.
 - PostgreSQL `pg_advisory_lock` and MariaDB `GET_LOCK`: prepared statements, a round trip each. The servers have their
   defaults, with more connections allowed.
 
@@ -65,8 +63,6 @@ IN_RUST = {
     BLPOP: "blpop",
     TOKEN: "floor",
     PROMISES: "floor-promises",
-    "Redisson's algorithm, one process": "redisson-shared",
-    "Redisson's algorithm, a process each": "redisson-own",
 }
 
 PEERS = Path(__file__).resolve().parents[1] / "peers"
