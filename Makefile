@@ -31,7 +31,7 @@ help:
 	@echo "                   with locks (hours; scripts/server-suites NAME for one server)"
 	@echo "make mutants       whether tests notice each of thousands of small changes of core and engine (goes on where"
 	@echo "                   it stopped; scripts/mutants --help)"
-	@echo "make bench         what a lock costs, here and elsewhere (some 15 minutes; scripts/bench --help)"
+	@echo "make bench         what a lock costs, here and elsewhere (some 35 minutes; scripts/bench --help)"
 	@echo "make bench-guard   whether a lock costs more instructions than before"
 	@echo "make growth        whether cost grows with what there can be many of, and how long others wait (minutes;"
 	@echo "                   scripts/growth short, scripts/growth --server NAME)"
