@@ -1,15 +1,12 @@
 package redislock_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 	"redislock.example/go"
+	"redislock.example/go/internal/testserver"
 )
 
 // slack is what a timed assertion allows: the machine may be busy.
@@ -26,22 +24,18 @@ const slack = 20 * time.Second
 
 var (
 	address string
-	serving *exec.Cmd
+	serving *os.Process
 )
 
 func TestMain(m *testing.M) {
-	directory, err := os.MkdirTemp("", "redislock-go-")
-	if err == nil {
-		address, serving, err = serve(directory)
-	}
+	server, err := testserver.Start("--save", "")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	address, serving = server.Address, server.Process
 	code := m.Run()
-	_ = serving.Process.Kill()
-	_ = serving.Wait()
-	_ = os.RemoveAll(directory)
+	server.Stop()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -51,87 +45,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// reserve binds a port without listening there, until the tests end: a server that asks for SO_REUSEADDR may listen there
-// all the same, and a search for a free port passes it over.
-func reserve() (int, error) {
-	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		return 0, err
-	}
-	syscall.CloseOnExec(socket)
-	if err := syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-		return 0, err
-	}
-	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return 0, err
-	}
-	bound, err := syscall.Getsockname(socket)
-	if err != nil {
-		return 0, err
-	}
-	return bound.(*syscall.SockaddrInet4).Port, nil
-}
-
-// processAt asks the server at this address which process it is.
-func processAt(at string) (int, error) {
-	conn, err := net.DialTimeout("tcp", at, slack)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close() //nolint:errcheck // nothing was written that could be lost
-	if err := conn.SetDeadline(time.Now().Add(slack)); err != nil {
-		return 0, err
-	}
-	if _, err := conn.Write([]byte("INFO server\r\n")); err != nil {
-		return 0, err
-	}
-	for lines := bufio.NewScanner(conn); lines.Scan(); {
-		if process, found := strings.CutPrefix(lines.Text(), "process_id:"); found {
-			return strconv.Atoi(process)
-		}
-	}
-	return 0, fmt.Errorf("the peer at %s does not say which process it is", at)
-}
-
-// serve starts a server on a reserved port: that of REDISLOCK_SERVER, with the module of REDISLOCK_MODULE.
-func serve(directory string) (string, *exec.Cmd, error) {
-	words := strings.Fields(os.Getenv("REDISLOCK_SERVER"))
-	module := os.Getenv("REDISLOCK_MODULE")
-	if len(words) < 3 || module == "" {
-		return "", nil, fmt.Errorf("REDISLOCK_SERVER (a line of scripts/servers) and REDISLOCK_MODULE must be set")
-	}
-	number, err := reserve()
-	if err != nil {
-		return "", nil, err
-	}
-	port := strconv.Itoa(number)
-	server := exec.Command(words[2],
-		"--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", directory,
-		"--logfile", filepath.Join(directory, "log"), "--loadmodule", module,
-	)
-	if err := server.Start(); err != nil {
-		return "", nil, err
-	}
-	at := net.JoinHostPort("127.0.0.1", port)
-	for end := time.Now().Add(3 * slack); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		process, err := processAt(at)
-		if err == nil && process == server.Process.Pid {
-			return at, server, nil
-		}
-		if err == nil {
-			_ = server.Process.Kill()
-			_ = server.Wait()
-			return "", nil, fmt.Errorf("process %d answers at %s, and not the server that was started", process, at)
-		}
-	}
-	_ = server.Process.Kill()
-	_ = server.Wait()
-	written, _ := os.ReadFile(filepath.Join(directory, "log"))
-	return "", nil, fmt.Errorf("the server did not start at %s: %s", at, written)
-}
-
 func TestReservePortRefusesOtherListeners(t *testing.T) {
-	port, err := reserve()
+	port, err := testserver.Reserve()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,9 +67,9 @@ func TestReservePortRefusesOtherListeners(t *testing.T) {
 }
 
 func TestServerOfTheTestsIsTheProcessThatWasStarted(t *testing.T) {
-	process, err := processAt(address)
-	if err != nil || process != serving.Process.Pid {
-		t.Fatalf("process %d answers, and %d was started: %v", process, serving.Process.Pid, err)
+	process, err := testserver.ProcessAt(address)
+	if err != nil || process != serving.Pid {
+		t.Fatalf("process %d answers, and %d was started: %v", process, serving.Pid, err)
 	}
 }
 

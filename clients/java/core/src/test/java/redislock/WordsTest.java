@@ -1,13 +1,16 @@
 package redislock;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
+import java.util.regex.Pattern;
 import org.junit.jupiter.api.Test;
 
 /** The words of the library are those of the table that all client libraries have. */
@@ -31,6 +34,31 @@ class WordsTest {
             }
         }
         assertTrue(words > 50, "" + words);
+    }
+
+    /** Each pitfall of the page has the tests that it names. */
+    @Test
+    void pitfallsAreTested() throws IOException {
+        var sources = new HashMap<String, String>();
+        try (var files = Files.walk(Path.of(".."))) {
+            for (var file : files.filter(each -> each.toString().contains("src/test/java/redislock")
+                    && each.toString().endsWith(".java")).toList()) {
+                sources.put(file.getFileName().toString().replace(".java", ""), Files.readString(file));
+            }
+        }
+        int rows = 0;
+        for (var line : Files.readAllLines(Path.of("../../../docs/internals/pitfalls.md"))) {
+            var cells = line.split(" \\| ");
+            if (cells.length == 5 && !line.startsWith("| pitfall")) {
+                rows++;
+                var tests = Pattern.compile("`(\\w+)\\.(\\w+)`").matcher(cells[4]).results().toList();
+                assertFalse(tests.isEmpty(), line);
+                for (var test : tests) {
+                    assertTrue(sources.getOrDefault(test.group(1), "").contains(" void " + test.group(2) + "("), test.group());
+                }
+            }
+        }
+        assertTrue(rows >= 16, "" + rows);
     }
 
     /** True for the name of a public class, as LockLostException, and of a public method, as Locks.Builder.label. */
