@@ -2,11 +2,10 @@
 
 mod common;
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Server, cargo};
+use common::{Server, cargo, write_package};
 
 /// The program of a user; the crate is in the folder where it was unpacked.
 const PROGRAM: &str = r#"
@@ -37,18 +36,8 @@ fn the_packaged_crate_takes_a_lock_in_a_fresh_project() {
     let package = target.join(format!("package/{name}.crate"));
     let unpacked = Command::new("tar").arg("-xzf").arg(package).current_dir(folder.path()).status().unwrap();
     assert!(unpacked.success());
-    // With the features and the profile of tests/readme.rs, so that what it uses is compiled but once.
-    let manifest = format!(
-        "[workspace]\n[package]\nname = \"fresh\"\nedition = \"2024\"\n[dependencies]\n\
-         redislock-client = {{ path = {name:?}, features = [\"metrics\", \"opentelemetry\", \"testing\", \"tls\"] }}\n\
-         tokio = {{ version = \"1\", features = [\"io-std\", \"io-util\", \"macros\", \"rt-multi-thread\", \"time\"] }}\n\
-         [profile.dev]\ndebug = \"line-tables-only\"\n"
-    );
-    fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
-    // The versions that the package was tested with.
-    fs::copy(folder.path().join(&name).join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
-    fs::create_dir(folder.path().join("src")).unwrap();
-    fs::write(folder.path().join("src/main.rs"), PROGRAM).unwrap();
+    let program = [("fresh".to_owned(), PROGRAM.to_owned())].into();
+    write_package(folder.path(), "fresh", &folder.path().join(name), &program);
     cargo(folder.path(), target, &["build", "--quiet", "--offline"]);
     let server = Server::start();
     let run = Command::new(target.join("debug/fresh")).arg(server.url()).output().unwrap();

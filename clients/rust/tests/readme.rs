@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Server, cargo};
+use common::{Server, cargo, write_package};
 
 /// The text of each example.
 fn examples(readme: &str) -> Vec<&str> {
@@ -28,23 +28,6 @@ fn printed(example: &str) -> Vec<&str> {
     example.lines().filter_map(|line| line.split_once("// prints: ")).map(|(_, text)| text).collect()
 }
 
-/// The examples as programs of a package that depends on this one.
-fn write_package(folder: &Path, examples: &[String]) {
-    let here = env!("CARGO_MANIFEST_DIR");
-    fs::create_dir_all(folder.join("src/bin")).unwrap();
-    fs::copy(format!("{here}/Cargo.lock"), folder.join("Cargo.lock")).unwrap();
-    let manifest = format!(
-        "[workspace]\n[package]\nname = \"readme\"\nedition = \"2024\"\n[dependencies]\n\
-         redislock-client = {{ path = {here:?}, features = [\"metrics\", \"opentelemetry\", \"testing\", \"tls\"] }}\n\
-         tokio = {{ version = \"1\", features = [\"io-std\", \"io-util\", \"macros\", \"rt-multi-thread\", \"time\"] }}\n\
-         [lints.rust]\nwarnings = \"deny\"\n[profile.dev]\ndebug = \"line-tables-only\"\n"
-    );
-    fs::write(folder.join("Cargo.toml"), manifest).unwrap();
-    for (number, text) in examples.iter().enumerate() {
-        fs::write(folder.join(format!("src/bin/example{number}.rs")), text).unwrap();
-    }
-}
-
 #[test]
 fn the_examples_run_and_print_what_they_say() {
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
@@ -62,9 +45,11 @@ fn the_examples_run_and_print_what_they_say() {
     assert!(programs.len() >= 3, "{} programs were found", programs.len());
     let all = examples(&readme).into_iter().chain(programs.iter().map(String::as_str));
     let texts: Vec<String> = all.map(placed).collect();
+    let bins =
+        texts.iter().enumerate().map(|(number, text)| (format!("example{number}"), text.clone())).collect();
     assert!(texts.len() >= 9, "{} examples were found", texts.len());
     let folder = tempfile::tempdir().unwrap();
-    write_package(folder.path(), &texts);
+    write_package(folder.path(), "readme", Path::new(env!("CARGO_MANIFEST_DIR")), &bins);
     // The crates that were compiled for the tests are used again.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     cargo(folder.path(), target, &["build", "--quiet", "--offline", "--bins"]);

@@ -5,6 +5,7 @@
 
 pub mod door;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -39,6 +40,33 @@ pub fn cargo(folder: &Path, target: &Path, words: &[&str]) {
         command.env_remove(name);
     }
     assert!(command.status().unwrap().success(), "cargo {words:?}");
+}
+
+/// Writes a package of these programs, which depends on the client in `client`.
+///
+/// It has the features, the versions and the profile of the tests, so that what it uses is compiled but once.
+pub fn write_package(folder: &Path, name: &str, client: &Path, programs: &BTreeMap<String, String>) {
+    let dependencies = format!(
+        "redislock-client = {{ path = {client:?}, features = [\"metrics\", \"opentelemetry\", \"testing\", \"tls\"] }}"
+    );
+    let own = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap();
+    let own = own.split("[dev-dependencies]\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let manifest = format!(
+        "[workspace]\n[package]\nname = {name:?}\nedition = \"2024\"\n[dependencies]\n{dependencies}\n{own}\n\
+         [lints.rust]\nwarnings = \"deny\"\n[profile.dev]\ndebug = \"line-tables-only\"\n"
+    );
+    fs::create_dir_all(folder.join("src/bin")).unwrap();
+    fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+    fs::copy(client.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+    for (name, text) in programs {
+        fs::write(folder.join(format!("src/bin/{name}.rs")), text).unwrap();
+    }
+}
+
+/// Sends a process a signal: `STOP`, `CONT` or `TERM`.
+pub fn signal(process: u32, name: &str) {
+    let told = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
+    assert!(told.unwrap().success(), "kill -{name}");
 }
 
 /// A server with the module, on a port of its own. It is killed at the end of the test.
@@ -162,8 +190,7 @@ impl Server {
 
     /// Sends the server a signal: `STOP` or `CONT`.
     pub fn signal(&self, name: &str) {
-        let told = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
-        assert!(told.unwrap().success(), "kill -{name}");
+        signal(self.child.id(), name);
     }
 
     /// Becomes a replica of this server, and waits until it has its data.
