@@ -22,18 +22,6 @@ pub struct Acquire<'a> {
     pub binding: Binding,
 }
 
-impl Acquire<'_> {
-    /// Whether it asks for nothing but the exclusive lock, at once.
-    #[inline]
-    #[must_use]
-    pub const fn is_plain(&self) -> bool {
-        matches!(self.mode, Mode::Exclusive)
-            && self.wait.is_none()
-            && !self.is_reentrant
-            && self.binding.is_none()
-    }
-}
-
 /// How to wait, and how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitFor {

@@ -52,8 +52,7 @@ fn acquire_plain<S: Server>(server: &S, name: S::Name<'_>, owner: &[u8], lease_m
         table.acquire_at_once(now, server.lock_key(name), &ask)
     });
     match tried {
-        Ok(Acquired::Granted(token)) => server.reply(Part::Integer(token.get())),
-        Ok(reply) => reply_otherwise(server, &[name], Some(reply), None, false),
+        Ok(token) => server.reply(Part::Integer(token.get())),
         Err(opened) => acquire_opened(server, name, owner, lease_ms, opened),
     }
 }
@@ -69,7 +68,7 @@ fn acquire_opened<'a, S: Server>(
 ) {
     let (mode, binding) = (Mode::Exclusive, Binding::NONE);
     let request = Acquire { owner: Some(owner), lease_ms, wait: None, mode, is_reentrant: false, binding };
-    acquire_as::<S, true>(server, name, &request, Some(opened));
+    acquire(server, name, &request, Some(opened));
 }
 
 #[inline(never)]
@@ -82,33 +81,22 @@ fn request_any<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     if refuses_for_eviction(server) {
         return server.reply(Part::Error(error::MAY_EVICT));
     }
-    if server.shared().holds_back.is_set() {
-        if let Some(reason) = confirm::refusal_of_grant(server, request.binding, request.is_reentrant) {
-            return server.reply(Part::Error(reason));
-        }
-        return acquire_as::<S, false>(server, name, &request, None);
+    if server.shared().holds_back.is_set()
+        && let Some(reason) = confirm::refusal_of_grant(server, request.binding, request.is_reentrant)
+    {
+        return server.reply(Part::Error(reason));
     }
-    // The usual request is worth a copy of the code that knows what it does not ask for.
-    if request.is_plain() {
-        acquire_as::<S, true>(server, name, &request, None);
-    } else {
-        acquire_as::<S, false>(server, name, &request, None);
-    }
+    acquire(server, name, &request, None);
 }
 
 /// `opened`: the key, if it is open already.
-fn acquire_as<'a, S: Server, const IS_PLAIN: bool>(
+fn acquire<'a, S: Server>(
     server: &'a S,
     name: S::Name<'_>,
     request: &Acquire<'_>,
     opened: Option<Opened<'a, S>>,
 ) {
-    let Acquire { lease_ms, .. } = *request;
-    let (mode, is_reentrant, binding, wait) = if IS_PLAIN {
-        (Mode::Exclusive, false, Binding::NONE, None)
-    } else {
-        (request.mode, request.is_reentrant, request.binding, request.wait)
-    };
+    let Acquire { lease_ms, mode, is_reentrant, binding, wait, .. } = *request;
     let mut minted = [0; MINTED_OWNER_BYTES];
     let owner = request.owner.unwrap_or_else(|| {
         minted = server.new_owner();
@@ -118,7 +106,7 @@ fn acquire_as<'a, S: Server, const IS_PLAIN: bool>(
     if !binding.is_none() && own_connection(server, client).is_none() {
         return server.reply(Part::Error(error::NO_CONNECTION));
     }
-    let cannot_confirm = !IS_PLAIN && confirm::is_impossible(server);
+    let cannot_confirm = confirm::is_impossible(server);
     let mut is_parked = false;
     // A waiter is given its client before anything is published: a listener may free the lock.
     let park = |reply: &Acquired| {
@@ -146,8 +134,7 @@ fn acquire_as<'a, S: Server, const IS_PLAIN: bool>(
     let opened = opened.unwrap_or_else(|| at_key::open(server, name, Some(owner)));
     let reply = go_on(server, name, opened, step, park);
     let minted_owner = request.owner.is_none().then_some(owner);
-    if !IS_PLAIN
-        && server.shared().holds_back.is_set()
+    if server.shared().holds_back.is_set()
         && let Some(Acquired::Granted(token)) = reply
     {
         return hold_back(server, &[name], token, minted_owner, lease_ms);

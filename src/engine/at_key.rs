@@ -47,14 +47,14 @@ pub fn open<'a, S: Server>(server: &'a S, name: S::Name<'_>, owner: Option<&[u8]
     Opened { now, key, existing }
 }
 
-/// A step of a client's request that the table decides by a short look, and that wants an event published at most: the
-/// buffer of effects stays where it is. `Err`: nothing was done, and [`go_on`] is to decide.
+/// A step of a client's request that the table decides by a short look, and that publishes one event: the buffer of
+/// effects stays where it is. `Err`: nothing was done, and [`go_on`] must decide.
 #[inline(always)]
 pub fn try_at_once<'a, S: Server, R>(
     server: &'a S,
     name: S::Name<'_>,
     opened: Opened<'a, S>,
-    decide: impl FnOnce(&mut Table, Now, Existing) -> Option<(Step<R>, Option<Event>)>,
+    decide: impl FnOnce(&mut Table, Now, Existing) -> Option<(Step<R>, Event)>,
 ) -> Result<R, Opened<'a, S>> {
     let Opened { now, key, existing } = opened;
     let decided = server.with(|state| {
@@ -67,9 +67,7 @@ pub fn try_at_once<'a, S: Server, R>(
     };
     step::change(server, key, existing, step.change);
     step::replicate(server, name, step.record);
-    if let Some(event) = event {
-        outbox::publish(server, name, event);
-    }
+    outbox::publish(server, name, event);
     Ok(step.reply)
 }
 

@@ -56,8 +56,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns true if it can be granted only when the whole lock is free.
-    const fn is_plain(&self) -> bool {
+    /// Returns true if it can be granted only when the whole lock is free, and a connection waits for it.
+    const fn waits_for_all(&self) -> bool {
         matches!(self.mode, Mode::Exclusive) && self.client.is_some()
     }
 }
@@ -117,8 +117,8 @@ pub struct Queue {
     look_at: Option<Moment>,
     /// A lock that came to this key other than by a grant, since anything was decided here. It ends all waits here.
     pub arrived: Option<LockId>,
-    /// Everybody here wants the whole lock, and nothing else.
-    is_plain: bool,
+    /// True if every request here is for this lock alone, as a whole, and a connection waits for it.
+    all_wait_for_all: bool,
     /// The ranks of the reservations; built with the first one.
     ranks: Option<Box<ranks::Ranks>>,
     head: Option<WaiterId>,
@@ -285,16 +285,10 @@ impl Queues {
         self.waiters.get(waiter)?.ahead
     }
 
-    /// Returns whether every request in the queue at this key is for the whole lock, and for nothing else.
-    #[must_use]
-    pub fn is_plain(&self, queue: QueueId) -> bool {
-        self.queues.get(queue).is_none_or(|queue| queue.is_plain)
-    }
-
     /// Notes that this lock came to the key of a queue other than by a grant.
     pub fn set_arrived(&mut self, queue: QueueId, lock: LockId) {
         if let Some(queue) = self.queues.get_mut(queue) {
-            (queue.arrived, queue.lock, queue.is_plain) = (Some(lock), Some(lock), false);
+            (queue.arrived, queue.lock) = (Some(lock), Some(lock));
         }
     }
 
@@ -321,7 +315,7 @@ impl Queues {
                 multis: 0,
                 look_at: None,
                 arrived: None,
-                is_plain: true,
+                all_wait_for_all: true,
                 ranks: None,
                 head: None,
                 tail: None,
@@ -364,7 +358,7 @@ impl Queues {
         behind: Option<WaiterId>,
     ) -> WaiterId {
         let until = request.until;
-        let is_plain = request.is_plain() && multi.is_none();
+        let waits_for_all = request.waits_for_all() && multi.is_none();
         let hash = self.hash(queue, &request.owner);
         self.binding += usize::from(!request.binding.is_none());
         let waiter = Waiter {
@@ -384,7 +378,7 @@ impl Queues {
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.len += 1;
             queue.multis += usize::from(multi.is_some());
-            queue.is_plain &= is_plain;
+            queue.all_wait_for_all &= waits_for_all;
         }
         self.by_owner.insert(hash, id);
         self.enlist(id);
@@ -445,7 +439,7 @@ impl Queues {
             queue.multis -= usize::from(waiter.multi.is_some());
             // If all requests are for the whole lock, one of them is granted when a hold ends. Thousands are let into
             // one lock in one step.
-            if queue.len > 0 && !queue.is_plain && self.left.last() != Some(&waiter.queue) {
+            if queue.len > 0 && !queue.all_wait_for_all && self.left.last() != Some(&waiter.queue) {
                 self.left.push(waiter.queue);
             }
             queue.len == 0

@@ -4,8 +4,7 @@
 //! span locks. Its steps are spread over files by their callers. Their calls of each other's methods make
 //! no circle:
 //!
-//! * [`decide`]: a client asks, on a primary. The plain exclusive lock takes the short path of [`plain`].
-//! * [`kinds`]: the same for requests and locks of all kinds; [`multi`]: for several locks in one step.
+//! * [`acquire`], [`release`]: a client asks, on a primary; [`multi`]: for several locks in one step.
 //! * [`waits`]: who may join a queue, and the answers to those who leave it.
 //! * [`admit`]: grants to waiters when a lock, or a place in it, is free.
 //! * [`ended`]: ends by time or from outside: leases, keys that were removed; [`connections`]: connections
@@ -18,6 +17,7 @@
 //!   those who waited then.
 //! * [`describe`]: the data for INFO, FENCE and the tests.
 
+mod acquire;
 mod admit;
 mod apply;
 mod away;
@@ -25,17 +25,15 @@ mod begin;
 mod closed;
 mod connections;
 mod context;
-mod decide;
 mod describe;
 mod ended;
-mod kinds;
 mod leaving;
 mod multi;
 mod noted;
 mod notices;
 mod outbox;
-mod plain;
 mod quarantine;
+mod release;
 mod revoke;
 mod state;
 mod tasks;

@@ -132,6 +132,11 @@ impl Ranks {
         }
     }
 
+    /// Sets how many reservations at the head have their turn now. Returns true if one has it that had it not before.
+    pub(super) const fn set_turns(&mut self, turns: usize) -> bool {
+        turns > std::mem::replace(&mut self.turns, turns)
+    }
+
     /// Notes that one of the reservations at the head goes.
     fn lose_turn(&mut self, slot: usize) {
         if self.reserved.below(slot) < self.turns && self.bars.below(slot) == 0 {
@@ -207,12 +212,6 @@ impl Queues {
     pub fn lapsed(&self, queue: QueueId, now: Moment) -> Option<WaiterId> {
         let ranks = self.queues.get(queue)?.ranks.as_ref()?;
         ranks.lapses.first_key_value().filter(|(lapse, _)| lapse.0 <= now).map(|(_, &id)| id)
-    }
-
-    /// Sets how many reservations at the head have their turn now. Returns whether any has it that had it not before.
-    pub fn set_turns(&mut self, queue: QueueId, turns: usize) -> bool {
-        let ranks = self.queues.get_mut(queue).and_then(|queue| queue.ranks.as_mut());
-        ranks.is_some_and(|ranks| turns > std::mem::replace(&mut ranks.turns, turns))
     }
 
     /// Gives an entry that has joined its queue a slot: that of `old`, which it replaces, or one of its own.

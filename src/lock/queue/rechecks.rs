@@ -1,9 +1,30 @@
 //! Queues that are rechecked at intervals, because no event reports the release of their lock.
 
-use super::{QueueId, Queues};
+use super::{LockId, QueueId, Queues};
 use crate::lock::types::Moment;
 
 impl Queues {
+    /// Notes the result of a step at the key of this queue: the lock there, when to recheck it, and how many reservations
+    /// have their turn. Returns true if one has it that had it not before.
+    #[inline]
+    pub fn looked(
+        &mut self,
+        id: QueueId,
+        lock: Option<LockId>,
+        recheck_at: Option<Moment>,
+        turns: usize,
+    ) -> bool {
+        let Some(queue) = self.queues.get_mut(id) else {
+            return false;
+        };
+        queue.lock = lock;
+        let is_new_turn = queue.ranks.as_mut().is_some_and(|ranks| ranks.set_turns(turns));
+        if queue.look_at != recheck_at {
+            self.look_at(id, recheck_at);
+        }
+        is_new_turn
+    }
+
     /// Sets the time of this queue's recheck; `None` cancels it.
     pub fn look_at(&mut self, id: QueueId, at: Option<Moment>) {
         let Some(queue) = self.queues.get_mut(id).filter(|queue| queue.look_at != at) else {

@@ -4,7 +4,7 @@ use super::context::StepContext;
 use super::state::{Table, are_enough};
 use super::terms::{Admission, Decision, NO_TOKENS, TOO_MANY_LOCKS, candidate};
 use crate::lock::effect::{Answer, Change, Effects, Event, Existing, LockId, Record, Step, WaiterId};
-use crate::lock::queue::QueueId;
+use crate::lock::queue::{QueueId, Waiter};
 use crate::lock::types::{Mode, Moment, Now};
 
 /// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
@@ -23,13 +23,10 @@ impl Table {
         if self.queues.waiters() > 0
             && let Some(queue) = self.queues.at(ctx.key_ref.lock_key)
         {
-            is_new_turn = self.queues.set_turns(queue, self.turns(ctx, queue));
-            if let Some(queue) = self.queues.queue_mut(queue) {
-                queue.lock = ctx.lock;
-            }
-            // Nobody tells when the key of another type goes by itself.
+            // No event reports that a key of another type expired.
             let gone = ctx.legacy.map(|legacy| legacy.until.plus_ms(LEGACY_GONE_MS));
-            self.queues.look_at(queue, gone);
+            let turns = self.turns(ctx, queue);
+            is_new_turn = self.queues.looked(queue, ctx.lock, gone, turns);
         }
         self.note_left(None);
         match self.change(ctx) {
@@ -39,6 +36,9 @@ impl Table {
     }
 
     fn change(&self, ctx: &StepContext<'_>) -> Change {
+        if !(ctx.has_begun || ctx.has_ended || ctx.is_touched) {
+            return Change::Nothing;
+        }
         let held = ctx.lock.filter(|&lock| self.locks.mode(lock).is_some());
         match (held, ctx.key_ref.existing) {
             (Some(lock), Existing::Lock(existing)) if lock == existing => {
@@ -68,7 +68,7 @@ impl Table {
         if let Some(owner) = owner.filter(|_| self.has_closed()) {
             self.unbind_own(ctx, owner);
         }
-        if let Some(lock) = ctx.lock.filter(|&lock| self.locks.is_large(lock)) {
+        if let Some(lock) = ctx.lock.filter(|&lock| lock.is_list() && self.locks.is_large(lock)) {
             // They are ended when the pump comes to them; these may not wait.
             let own = owner.and_then(|owner| self.locks.hold_of(lock, owner)).map(|(holder, _)| holder);
             let due = due.filter(|&due| self.locks.is_held_by(lock, due));
@@ -109,12 +109,12 @@ impl Table {
         if ctx.legacy.is_some() || self.is_closed() {
             return 0;
         }
-        let holders = ctx.lock.map_or(0, |lock| self.locks.holders_of(lock));
+        let holders = || ctx.lock.map_or(0, |lock| self.locks.holders_of(lock));
         match (mode, ctx.held_as(&self.locks)) {
-            (Mode::Exclusive, _) => usize::from(holders == 0),
-            (Mode::Shared, None | Some(Mode::Shared)) => self.limits.holders_max.saturating_sub(holders),
+            (Mode::Exclusive, held_as) => usize::from(held_as.is_none()),
+            (Mode::Shared, None | Some(Mode::Shared)) => self.limits.holders_max.saturating_sub(holders()),
             (Mode::Limit(limit), held_as) if held_as.is_none_or(|held_as| held_as == mode) => {
-                (limit as usize).saturating_sub(holders)
+                (limit as usize).saturating_sub(holders())
             }
             // Held in a way that lets nobody in with it.
             (Mode::Shared | Mode::Limit(_), _) => 0,
@@ -166,7 +166,7 @@ impl Table {
         if self.dismiss_from_other(ctx.key_ref, fx) {
             return;
         }
-        self.end_lapsed(now.boot, ctx.key_ref.lock_key, fx);
+        self.end_lapsed(now.boot, queue, fx);
         let mut next = self.queues.head(queue);
         while let Some(id) = next {
             let Some(waiter) = self.queues.waiter(id) else { break };
@@ -204,42 +204,41 @@ impl Table {
                 Decision::Refused(_) => continue,
                 Decision::NotNow => break,
             }
-            if let Err(reason) = self.grant_waiter(now, ctx, id, fx) {
-                self.answer(id, Answer::Refused(reason), fx);
-                continue;
-            }
-            if is_exclusive {
+            if self.grant_waiter(now, ctx, id, fx) && is_exclusive {
                 break;
             }
         }
         self.note_left(Some(queue));
     }
 
-    /// Grants a waiting request, and answers it.
-    fn grant_waiter(
-        &mut self,
-        now: Now,
-        ctx: &mut StepContext<'_>,
-        id: WaiterId,
-        fx: &mut Effects,
-    ) -> Result<(), &'static str> {
-        let Some(request) = self.queues.waiter(id).map(|waiter| waiter.request.clone()) else {
-            return Ok(());
+    /// Grants a waiting request, or refuses it if no token or no number of a lock is left, and answers it. Returns true if
+    /// it was granted.
+    fn grant_waiter(&mut self, now: Now, ctx: &mut StepContext<'_>, id: WaiterId, fx: &mut Effects) -> bool {
+        let Some((token, _)) = self.clock.mint(now.wall_us) else {
+            self.answer(id, Answer::Refused(NO_TOKENS), fx);
+            return false;
         };
-        let (token, _) = self.clock.mint(now.wall_us).ok_or(NO_TOKENS)?;
-        let Some(record) = self.begin_granted(now.boot, ctx, (request.mode, &request.hold(token)), true)
-        else {
+        let Some(Waiter { request, .. }) = self.queues.leave(id) else {
+            return false;
+        };
+        let record = self.begin_granted(now.boot, ctx, (request.mode, &request.hold(token)), true);
+        if record.is_none() {
             self.clock.waste();
-            return Err(TOO_MANY_LOCKS);
-        };
-        self.queues.leave(id);
-        self.count_waited(now.boot, request.since, 1);
-        fx.publish(Event::Acquired);
-        ctx.replicate(record, fx);
-        if let Some(client) = request.client {
-            fx.answer(id, client, request.granted(ctx.key_ref.lock_key, Vec::new(), token));
         }
-        Ok(())
+        let (client, since) = (request.client, request.since);
+        let answer = match record {
+            Some(record) => {
+                self.count_waited(now.boot, since, 1);
+                fx.publish(Event::Acquired);
+                ctx.replicate(record, fx);
+                request.granted(ctx.key_ref.lock_key, Vec::new(), token)
+            }
+            None => Answer::Refused(TOO_MANY_LOCKS),
+        };
+        if let Some(client) = client {
+            fx.answer(id, client, answer);
+        }
+        record.is_some()
     }
 
     /// Whether it is the turn of this request: nobody is ahead of it but reservations, and it fits beside them.

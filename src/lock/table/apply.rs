@@ -5,7 +5,6 @@
 //! be named there if that file is new.
 
 use super::context::StepContext;
-use super::decide::is_of;
 use super::state::Table;
 use super::terms::{Granted, KeyRef, Release, Renewal};
 use crate::lock::codec::{SavedHold, SavedLock};
@@ -174,8 +173,7 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<()> {
         let ctx = StepContext::new(key_ref);
-        let held = ctx.own(&self.locks, release.owner);
-        let held = held.filter(|(_, hold)| is_of(*hold, release.owner, release.token));
+        let held = ctx.own_with(&self.locks, release.owner, release.token);
         let held = held.map(|(holder, hold)| (holder, hold.count()));
         if let Some((holder, count)) = held.filter(|(_, count)| *count > 1) {
             self.locks.set_count(holder, count - 1);
@@ -187,8 +185,8 @@ impl Table {
     /// A renewal that the primary carried out.
     pub fn apply_renew(&mut self, now: Moment, key_ref: KeyRef<'_>, renewal: &Renewal<'_>) -> Step<()> {
         let ctx = StepContext::new(key_ref);
-        match ctx.own(&self.locks, renewal.owner) {
-            Some((holder, hold)) if is_of(hold, renewal.owner, renewal.token) => {
+        match ctx.own_with(&self.locks, renewal.owner, renewal.token) {
+            Some((holder, _)) => {
                 self.locks.extend(holder, now, renewal.lease_ms);
                 self.locks.note_shown(holder, renewal.client);
                 if let Some(raise) = renewal.raise {

@@ -10,8 +10,8 @@ impl Table {
     /// Begins a hold by this server's own decision. `None`: there are too many locks. `is_told_later`: its owner waited, and
     /// is not told of it in this step.
     ///
-    /// All grants come by here but those of the short path. A rule that forbids a grant is asserted here, so that tests
-    /// notice a step that did not ask it.
+    /// All grants come by here but those of [`Self::acquire_at_once`]. A rule that forbids a grant is asserted here, so
+    /// that tests notice a step that did not ask it.
     pub(super) fn begin_granted(
         &mut self,
         now: Moment,

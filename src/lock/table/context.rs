@@ -4,7 +4,7 @@ use super::state::Table;
 use super::terms::KeyRef;
 use crate::lock::effect::{Effects, Existing, Legacy, LockId, Record};
 use crate::lock::locks::{Ended, Hold, Locks};
-use crate::lock::types::{Mode, Moment};
+use crate::lock::types::{Mode, Moment, Token};
 
 /// A key while a step works on it.
 pub(super) struct StepContext<'a> {
@@ -23,6 +23,7 @@ pub(super) struct StepContext<'a> {
 
 impl Table {
     /// Begins a step at this key: nothing is decided there before waits have ended that a lock has made void.
+    #[inline(always)]
     pub(super) fn open_step<'a>(
         &mut self,
         now: Moment,
@@ -102,6 +103,16 @@ impl<'a> StepContext<'a> {
     /// This owner's hold.
     pub(super) fn own<'s>(&self, locks: &'s Locks, owner: &[u8]) -> Option<(LockId, Hold<'s>)> {
         locks.hold_of(self.lock?, owner)
+    }
+
+    /// This owner's hold, if it has this token: an older request of its owner that names one touches no newer hold (G10).
+    pub(super) fn own_with<'s>(
+        &self,
+        locks: &'s Locks,
+        owner: &[u8],
+        token: Option<Token>,
+    ) -> Option<(LockId, Hold<'s>)> {
+        self.own(locks, owner).filter(|(_, hold)| token.is_none_or(|token| token == hold.token()))
     }
 
     /// Ends one hold of the lock.

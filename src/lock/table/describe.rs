@@ -106,6 +106,16 @@ impl Table {
         self.locks.hold_with(lock, token).is_some_and(|(_, hold)| !hold.is_over(now))
     }
 
+    /// LOCK.EXEC: whether a command may run under this token. If not, that is counted, and the newest live token of
+    /// the lock is told.
+    pub fn fence(&mut self, now: Moment, existing: Existing, token: Token) -> Result<(), Option<Token>> {
+        if self.is_live(now, existing, token) {
+            return Ok(());
+        }
+        self.stats.fenced += 1;
+        Err(self.live_token(now, existing))
+    }
+
     /// The token of this owner's hold at a found key, live or not.
     #[must_use]
     pub fn token_of(&self, existing: Existing, owner: &[u8]) -> Option<Token> {
@@ -350,5 +360,32 @@ impl Table {
             }
         }
         self.queues.check_notes(&queues, &multis)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::terms::{Ask, Decision, KeyRef};
+    use super::*;
+    use crate::lock::effect::{Change, Effects};
+    use crate::lock::tests::legacy::ask;
+    use crate::lock::types::Now;
+
+    #[test]
+    fn a_fenced_command_is_counted_and_told_the_live_token() {
+        let (mut table, mut fx) = (Table::default(), Effects::default());
+        let now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
+        let lock_key = LockKey { db: 0, name: b"door" };
+        let [old, live] = [1, 1_000_000].map(|number| Token::new(number).unwrap());
+        assert_eq!(table.fence(now.boot, Existing::Nothing, old), Err(None));
+        let ask = Ask { lease_ms: 10, ..ask(b"alice", Mode::Exclusive, None) };
+        let key_ref = KeyRef { lock_key, existing: Existing::Nothing };
+        let step = table.acquire(now, key_ref, &ask, &mut |_| Decision::Granted, &mut fx);
+        let Change::Stored(lock) = step.change else { panic!("{step:?}") };
+        assert_eq!(table.fence(now.boot, Existing::Lock(lock), live), Ok(()));
+        assert_eq!(table.fence(now.boot, Existing::Lock(lock), old), Err(Some(live)));
+        let later = now.boot.plus_ms(10);
+        assert_eq!(table.fence(later, Existing::Lock(lock), live), Err(None));
+        assert_eq!(table.stats.fenced, 3);
     }
 }

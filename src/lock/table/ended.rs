@@ -75,21 +75,15 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        if !self.is_plain(key_ref) {
-            return self.settle_any(now, key_ref, due, admission, fx);
-        }
-        if let Some(over) = self.end_if_over(now.boot, key_ref.existing, fx) {
-            return self.pass_on(now, key_ref, Record::Ended(over), admission, fx);
-        }
-        let KeyRef { lock_key, existing } = key_ref;
-        if let Some((lock, _)) = self.live(now.boot, existing) {
-            if let Some(queue) = self.queues.at(lock_key).and_then(|queue| self.queues.queue_mut(queue)) {
-                queue.lock = Some(lock);
-            }
+        let mut ctx = self.open_step(now.boot, key_ref, fx);
+        if self.end_some_lapsed(now.boot, key_ref.lock_key, fx) {
+            // What else there is to do here comes behind the rest of them.
+            self.note(key_ref.lock_key);
             return Step::unchanged(());
         }
-        let step = self.grant_next(now, key_ref, admission, fx);
-        step.unwrap_or(Step::unchanged(()))
+        self.end_overs(now.boot, &mut ctx, None, due, fx);
+        self.admit_queue(now, &mut ctx, admission, fx);
+        self.step(&ctx, ())
     }
 
     /// Whether the value of a key stands for this hold.

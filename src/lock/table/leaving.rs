@@ -32,7 +32,8 @@ impl Table {
         self.note_restrictions();
     }
 
-    /// Whether the short path is closed.
+    /// Closes the shortcuts of [`super::acquire`] and [`super::release`] if a rule is on that they do not know, or opens
+    /// them.
     pub(super) const fn note_restrictions(&mut self) {
         self.is_restricted = self.is_closed() || self.confirms;
     }

@@ -86,7 +86,11 @@ impl Table {
             return Refused(Refusal::WrongType);
         }
         let held = self.holds_all(ctxs, ask.owner, ask.mode);
-        if let Some(other) = ctxs.iter().find_map(|ctx| self.other_kind(ctx, ask.mode)) {
+        let other_kind = |ctx: &StepContext<'_>| {
+            let (held_as, queue) = (ctx.held_as(&self.locks), self.queues.at(ctx.key_ref.lock_key));
+            self.other_kind(held_as, queue, ask.mode)
+        };
+        if let Some(other) = ctxs.iter().find_map(other_kind) {
             return Refused(Refusal::OtherKind(other));
         }
         let is_own = |ctx: &StepContext<'_>| ctx.own(&self.locks, ask.owner).is_some();
@@ -264,8 +268,7 @@ impl Table {
             return Busy;
         };
         for ctx in ctxs {
-            self.assert_nobody_waits_for_own(ctx.key_ref.lock_key, ctx.lock);
-            self.set_lock_of_queue(ctx);
+            self.set_lock_of_queue(ctx, self.queues.at(ctx.key_ref.lock_key));
         }
         if self.would_never_end(now.boot, new, &older) {
             return Refused(Refusal::Deadlock);
@@ -313,7 +316,9 @@ impl Table {
         for (ctx, fx) in ctxs.iter_mut().zip(fx.iter_mut()) {
             self.end_overs(now.boot, ctx, None, None, fx);
             self.dismiss_from_other(ctx.key_ref, fx);
-            self.end_lapsed(now.boot, ctx.key_ref.lock_key, fx);
+            if let Some(queue) = self.queues.at(ctx.key_ref.lock_key) {
+                self.end_lapsed(now.boot, queue, fx);
+            }
         }
         // Also if this request stays in the queue: what was over here may have been what others wait for.
         if self.try_all(now, first_entry, &mut ctxs, admission, fx).is_some()

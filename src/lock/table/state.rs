@@ -57,8 +57,8 @@ pub struct Table {
     pub(super) confirms: bool,
     /// Whether nothing new is granted because the module is to go.
     pub(super) is_leaving: bool,
-    /// Whether there is a quarantine, anything has to be confirmed, or the module is to go: then the short path will
-    /// not do.
+    /// True in a quarantine, while grants must be confirmed, or while the module is being unloaded: the shortcuts are
+    /// closed then.
     pub(super) is_restricted: bool,
     /// Why the request refused last would have waited for itself.
     pub(super) cycle: Vec<Link>,

@@ -243,15 +243,6 @@ impl Ask<'_> {
         NewHold { owner, token, lease_ms, client, binding }
     }
 
-    /// Whether it asks for nothing but the plain exclusive lock.
-    #[inline]
-    pub(super) const fn is_plain(&self) -> bool {
-        matches!(self.mode, Mode::Exclusive)
-            && !self.is_reentrant
-            && self.binding.is_none()
-            && !matches!(self.wait, Some(Wait::Reservation { .. }))
-    }
-
     /// What stands in the queue for it.
     pub(super) fn request(&self, now: Moment, wait: Wait) -> Request {
         let (client, until) = match wait {

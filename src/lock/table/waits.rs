@@ -45,11 +45,10 @@ impl Table {
         std::mem::take(&mut self.cycle)
     }
 
-    /// Notes which lock the queue at this key waits for.
-    pub(super) fn set_lock_of_queue(&mut self, ctx: &StepContext<'_>) {
-        if let Some(queue) =
-            self.queues.at(ctx.key_ref.lock_key).and_then(|queue| self.queues.queue_mut(queue))
-        {
+    /// Notes which lock the queue at this key waits for, which a request has just joined.
+    pub(super) fn set_lock_of_queue(&mut self, ctx: &StepContext<'_>, queue: Option<QueueId>) {
+        self.assert_nobody_waits_for_own(ctx.key_ref.lock_key, ctx.lock);
+        if let Some(queue) = queue.and_then(|queue| self.queues.queue_mut(queue)) {
             queue.lock = ctx.lock;
         }
     }
@@ -151,18 +150,20 @@ impl Table {
         }
     }
 
-    /// Gives up the reservations at this key that were not asked for again in time.
-    pub(super) fn end_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) {
-        while self.end_first_lapsed(now, lock_key, fx) {}
+    /// Gives up the reservations in this queue that were not asked for again in time.
+    pub(super) fn end_lapsed(&mut self, now: Moment, queue: QueueId, fx: &mut Effects) {
+        while self.end_first_lapsed(now, queue, fx) {}
     }
 
     /// Gives up some of them. Returns whether there may be more.
     pub(super) fn end_some_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
-        (0..LAPSED_A_STEP).all(|_| self.end_first_lapsed(now, lock_key, fx))
+        let queue = self.queues.at(lock_key);
+        queue.is_some_and(|queue| (0..LAPSED_A_STEP).all(|_| self.end_first_lapsed(now, queue, fx)))
     }
 
-    fn end_first_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
-        let lapsed = self.queues.at(lock_key).and_then(|queue| self.queues.lapsed(queue, now));
+    #[inline]
+    fn end_first_lapsed(&mut self, now: Moment, queue: QueueId, fx: &mut Effects) -> bool {
+        let lapsed = self.queues.lapsed(queue, now);
         if let Some(lapsed) = lapsed {
             self.answer(lapsed, Answer::TimedOut, fx);
         }

@@ -21,6 +21,10 @@ fn request(owner: u64, mode: Mode, is_reservation: bool) -> Request {
     }
 }
 
+fn set_turns(queues: &mut Queues, queue: QueueId, turns: usize) -> bool {
+    queues.looked(queue, None, None, turns)
+}
+
 /// Returns the number of reservations ahead, and whether anything bars the way, by walking over the queue.
 fn walked(queues: &Queues, queue: QueueId, until: Option<WaiterId>, but: Option<WaiterId>) -> (usize, bool) {
     let ahead = queues.in_order(queue).take_while(|(id, _)| Some(*id) != until);
@@ -117,12 +121,12 @@ fn a_turn_is_new_once() {
     let entries: Vec<WaiterId> =
         (0..4).map(|owner| queues.join(PLACE, request(owner, Mode::Limit(2), true))).collect();
     let queue = queues.at(PLACE).expect("a queue");
-    assert!(queues.set_turns(queue, 2) && !queues.set_turns(queue, 2));
+    assert!(set_turns(&mut queues, queue, 2) && !set_turns(&mut queues, queue, 2));
     queues.leave(entries[0]);
-    assert!(queues.set_turns(queue, 2), "the third has moved up");
+    assert!(set_turns(&mut queues, queue, 2), "the third has moved up");
     queues.leave(entries[3]);
-    assert!(!queues.set_turns(queue, 2), "the last had no turn");
-    assert!(!queues.set_turns(queue, 0) && queues.set_turns(queue, 1), "it was lost in between");
+    assert!(!set_turns(&mut queues, queue, 2), "the last had no turn");
+    assert!(!set_turns(&mut queues, queue, 0) && set_turns(&mut queues, queue, 1), "it was lost in between");
 }
 
 #[test]
@@ -148,13 +152,13 @@ fn a_reservation_that_is_asked_for_again_keeps_its_turn_and_one_that_waits_inste
     let reserved = |owner| request(owner, Mode::Limit(2), true);
     let entries: Vec<WaiterId> = (0..4).map(|owner| queues.join(PLACE, reserved(owner))).collect();
     let queue = queues.at(PLACE).expect("a queue");
-    assert!(queues.set_turns(queue, 2));
+    assert!(set_turns(&mut queues, queue, 2));
     let (_, first) = queues.take_over(entries[0], reserved(0)).expect("it stands there");
-    assert!(!queues.set_turns(queue, 2), "nobody has a turn that had none before");
+    assert!(!set_turns(&mut queues, queue, 2), "nobody has a turn that had none before");
     // The first one is granted as soon as it waits on a connection.
     let (_, first) = queues.take_over(first, request(0, Mode::Limit(2), false)).expect("it stands there");
     queues.leave(first);
-    assert!(queues.set_turns(queue, 2), "the third one has moved up");
+    assert!(set_turns(&mut queues, queue, 2), "the third one has moved up");
 }
 
 #[test]

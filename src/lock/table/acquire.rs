@@ -1,13 +1,14 @@
-//! Requests of all kinds: what [`super::decide`] does not do for the plain exclusive lock on its short path.
+//! LOCK.ACQUIRE of a client, on a primary. [`super::multi`] does the same for several locks in one step.
 
 use super::context::StepContext;
 use super::state::Table;
 use super::terms::Acquired::{Busy, Granted, Refused};
-use super::terms::{Acquired, Admission, Ask, KeyRef, Refusal, Release, Renewal};
-use crate::lock::effect::{Answer, Change, Effects, Event, Existing, Legacy, LockId, Record, Step, WaiterId};
+use super::terms::{Acquired, Admission, Ask, KeyRef, Refusal};
+use crate::lock::effect::{Answer, Change, Effects, Event, Existing, LockId, Record, Step, WaiterId};
 use crate::lock::lowered::count_max;
+use crate::lock::queue::QueueId;
 use crate::lock::token::Travel;
-use crate::lock::types::{COUNT_MAX, Mode, Moment, Now, Token};
+use crate::lock::types::{COUNT_MAX, LockKey, Mode, Now, Token};
 
 /// Where a request stands that is about to wait.
 struct Standing {
@@ -18,8 +19,32 @@ struct Standing {
 }
 
 impl Table {
-    /// LOCK.ACQUIRE, of any kind, at any lock.
-    pub(super) fn acquire_any(
+    /// Grants the exclusive lock where there is no key, no request waits on the server, and no setting restricts grants:
+    /// most requests. Returns the step, and the event to publish. `None`: [`Self::acquire`] must decide, and nothing has
+    /// changed.
+    #[inline(always)]
+    pub fn acquire_at_once(
+        &mut self,
+        now: Now,
+        lock_key: LockKey<'_>,
+        ask: &Ask<'_>,
+    ) -> Option<(Step<Token>, Event)> {
+        if self.is_restricted || self.queues.waiters() > 0 {
+            return None;
+        }
+        let (token, travel) = self.clock.mint(now.wall_us)?;
+        let Some(lock) = self.locks.insert(now.boot, lock_key, Some(&ask.hold(token))) else {
+            self.clock.waste();
+            return None;
+        };
+        self.stats.grants += 1;
+        let as_asked = travel == Travel::Implicit && !ask.must_be_explicit;
+        let record = if as_asked { Record::AsAsked } else { Record::Hold(lock) };
+        Some((Step { reply: token, change: Change::Stored(lock), record }, Event::Acquired))
+    }
+
+    /// LOCK.ACQUIRE.
+    pub fn acquire(
         &mut self,
         now: Now,
         key_ref: KeyRef<'_>,
@@ -28,17 +53,9 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<Acquired> {
         let mut ctx = self.open_step(now.boot, key_ref, fx);
-        // Nobody holds it and nobody waits anywhere.
-        if ctx.key_ref.existing == Existing::Nothing
-            && self.queues.waiters() == 0
-            && !self.is_closed()
-            && !ask.cannot_confirm
-        {
-            let reply = self.take(now, &mut ctx, ask, fx);
-            return self.step(&ctx, reply);
-        }
         self.end_overs(now.boot, &mut ctx, Some(ask.owner), None, fx);
-        if ctx.held_as(&self.locks) != Some(ask.mode) {
+        // Few holds are undelivered at any time.
+        if !self.undelivered.0.is_empty() && ctx.held_as(&self.locks) != Some(ask.mode) {
             self.revoke_own(now.boot, &mut ctx, ask, fx);
         }
         self.admit_queue(now, &mut ctx, admission, fx);
@@ -63,7 +80,7 @@ impl Table {
             return Refused(Refusal::WrongType);
         }
         let queue = self.queues.at(ctx.key_ref.lock_key);
-        if let Some(other) = self.other_kind(ctx, ask.mode) {
+        if let Some(other) = self.other_kind(held_as, queue, ask.mode) {
             return Refused(Refusal::OtherKind(other));
         }
         if let Some((holder, hold)) = ctx.own(&self.locks, ask.owner) {
@@ -105,10 +122,14 @@ impl Table {
     }
 
     /// How the lock is held or waited for, if that excludes a request of this mode.
-    pub(super) fn other_kind(&self, ctx: &StepContext<'_>, mode: Mode) -> Option<Mode> {
-        let queue = self.queues.at(ctx.key_ref.lock_key).and_then(|queue| self.queues.queue(queue));
-        let in_queue = queue.map(|queue| queue.mode);
-        ctx.held_as(&self.locks).into_iter().chain(in_queue).find(|other| !other.agrees_with(mode))
+    pub(super) fn other_kind(
+        &self,
+        held_as: Option<Mode>,
+        queue: Option<QueueId>,
+        mode: Mode,
+    ) -> Option<Mode> {
+        let in_queue = queue.and_then(|queue| self.queues.queue(queue)).map(|queue| queue.mode);
+        held_as.into_iter().chain(in_queue).find(|other| !other.agrees_with(mode))
     }
 
     /// The lock is there to be taken.
@@ -263,8 +284,7 @@ impl Table {
             return Refused(refusal);
         }
         let new = self.queues.join(ctx.key_ref.lock_key, request);
-        self.assert_nobody_waits_for_own(ctx.key_ref.lock_key, ctx.lock);
-        self.set_lock_of_queue(ctx);
+        self.set_lock_of_queue(ctx, self.queues.waiter(new).map(|new| new.queue));
         if self.would_never_end(now.boot, new, &older) {
             return Refused(Refusal::Deadlock);
         }
@@ -272,126 +292,5 @@ impl Table {
             self.answer(old, Answer::Replaced, fx);
         }
         wait.reply(new)
-    }
-
-    /// LOCK.RELEASE, of any kind.
-    pub(super) fn release_any(
-        &mut self,
-        now: Now,
-        key_ref: KeyRef<'_>,
-        release: &Release<'_>,
-        admission: Admission<'_>,
-        fx: &mut Effects,
-    ) -> Step<Option<bool>> {
-        let Release { owner, token } = *release;
-        let mut ctx = self.open_step(now.boot, key_ref, fx);
-        if ctx.legacy.is_some_and(|legacy| legacy.is_own) && token.is_none() {
-            ctx.end_legacy();
-            self.stats.releases += 1;
-            fx.publish(Event::Released);
-            ctx.replicate(Record::Deleted, fx);
-            self.admit_queue(now, &mut ctx, admission, fx);
-            return self.step(&ctx, Some(true));
-        }
-        let mut own = self.own_live(now.boot, &ctx, owner, token);
-        // The others' leases matter to nobody but those who wait, and the pump.
-        if own.is_none() || self.queues.waiters() > 0 {
-            self.end_overs(now.boot, &mut ctx, Some(owner), None, fx);
-            own = self.own_live(now.boot, &ctx, owner, token);
-        }
-        if let Some((holder, count)) = own {
-            if count > 1 {
-                self.locks.set_count(holder, count - 1);
-                ctx.touch();
-            } else {
-                self.end_released(now.boot, &mut ctx, holder, fx);
-            }
-            ctx.replicate(Record::AsAsked, fx);
-        }
-        self.admit_queue(now, &mut ctx, admission, fx);
-        self.step(&ctx, Some(own.is_some()))
-    }
-
-    /// This owner's hold, if its lease is not over and it has this token, and how many releases it takes.
-    fn own_live(
-        &self,
-        now: Moment,
-        ctx: &StepContext<'_>,
-        owner: &[u8],
-        token: Option<Token>,
-    ) -> Option<(LockId, u32)> {
-        let (holder, hold) = ctx.own(&self.locks, owner)?;
-        let is_meant = !hold.is_over(now) && token.is_none_or(|token| token == hold.token());
-        is_meant.then(|| (holder, hold.count()))
-    }
-
-    /// LOCK.RENEW, of any kind.
-    pub(super) fn renew_any(
-        &mut self,
-        now: Now,
-        key_ref: KeyRef<'_>,
-        renewal: &Renewal<'_>,
-        admission: Admission<'_>,
-        fx: &mut Effects,
-    ) -> Step<Result<bool, Refusal>> {
-        let mut ctx = self.open_step(now.boot, key_ref, fx);
-        if let Some(legacy) = ctx.legacy {
-            let is_own = legacy.is_own && renewal.token.is_none() && renewal.raise.is_none();
-            if !is_own {
-                return Step::unchanged(Ok(false));
-            }
-            ctx.legacy = Some(Legacy { until: now.boot.plus_ms(renewal.lease_ms), ..legacy });
-            self.close(&ctx);
-            let (change, record) = (Change::Lives(renewal.lease_ms), Record::Lives(renewal.lease_ms));
-            return Step { reply: Ok(true), change, record };
-        }
-        self.end_overs(now.boot, &mut ctx, Some(renewal.owner), None, fx);
-        let own = ctx.own(&self.locks, renewal.owner);
-        let own = own.filter(|(_, hold)| renewal.token.is_none_or(|token| token == hold.token()));
-        let own = own.map(|(holder, hold)| (holder, hold.binding()));
-        let several =
-            ctx.held_as(&self.locks).filter(|&mode| renewal.raise.is_some() && mode != Mode::Exclusive);
-        let reply = match several.filter(|_| own.is_some()) {
-            Some(mode) => Err(Refusal::Several(mode)),
-            None => Ok(own.is_some()),
-        };
-        if let Some((holder, binding)) = own.filter(|_| reply.is_ok()) {
-            let stands_still = self.locks.rebind(holder, now.boot, binding, renewal.bind_to);
-            self.locks.extend(holder, now.boot, renewal.lease_ms);
-            self.note_asked_again(holder, renewal.client);
-            if let Some(raise) = renewal.raise {
-                self.raise_token(&ctx, holder, raise);
-            }
-            ctx.touch();
-            // A reader knows the hold by the token that it had: it is told of another one first.
-            if !stands_still || renewal.raise.is_some() {
-                ctx.replicate(Record::AsAsked, fx);
-            }
-            if stands_still {
-                ctx.replicate(self.record_of(&ctx, holder), fx);
-            }
-        }
-        self.admit_queue(now, &mut ctx, admission, fx);
-        self.step(&ctx, reply)
-    }
-
-    /// Ends what is over at this key, and lets in all who can come in.
-    pub(super) fn settle_any(
-        &mut self,
-        now: Now,
-        key_ref: KeyRef<'_>,
-        due: Option<LockId>,
-        admission: Admission<'_>,
-        fx: &mut Effects,
-    ) -> Step<()> {
-        let mut ctx = self.open_step(now.boot, key_ref, fx);
-        if self.end_some_lapsed(now.boot, key_ref.lock_key, fx) {
-            // What else there is to do here comes behind the rest of them.
-            self.note(key_ref.lock_key);
-            return Step::unchanged(());
-        }
-        self.end_overs(now.boot, &mut ctx, None, due, fx);
-        self.admit_queue(now, &mut ctx, admission, fx);
-        self.step(&ctx, ())
     }
 }
