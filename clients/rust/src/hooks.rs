@@ -7,7 +7,7 @@ use crate::error::{Error, Loss};
 #[cfg(feature = "opentelemetry")]
 pub use crate::otel::OpenTelemetry;
 
-/// What a program is told: implement what you need, or use [`Counters`], `Metrics` or `OpenTelemetry`.
+/// What a program is told: implement what you need, or use [`Counters`] or `OpenTelemetry`.
 ///
 /// A hook is called in the middle of the work, so it must be quick; a panic in it does no harm. `name` is the name of the lock,
 /// or of the first of several.
@@ -144,47 +144,5 @@ impl Hooks for Counters {
 
     fn reconnected(&self, _: &str) {
         add(&self.reconnects);
-    }
-}
-
-/// Hooks that count and measure with the recorder of the [`metrics`] crate: `redislock_waits_total`,
-/// `redislock_grants_total`, `redislock_timeouts_total`, `redislock_releases_total`, `redislock_losses_total` (with the
-/// label `reason`), `redislock_renewal_failures_total`, `redislock_reconnects_total`, and the histograms `redislock_wait_seconds` and `redislock_hold_seconds`.
-#[cfg(feature = "metrics")]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Metrics;
-
-#[cfg(feature = "metrics")]
-impl Hooks for Metrics {
-    fn waiting(&self, _: &str) {
-        metrics::counter!("redislock_waits_total").increment(1);
-    }
-
-    fn granted(&self, _: &str, waited: Duration) {
-        metrics::counter!("redislock_grants_total").increment(1);
-        metrics::histogram!("redislock_wait_seconds").record(waited);
-    }
-
-    fn timed_out(&self, _: &str, waited: Duration) {
-        metrics::counter!("redislock_timeouts_total").increment(1);
-        metrics::histogram!("redislock_wait_seconds").record(waited);
-    }
-
-    fn released(&self, _: &str, held: Duration) {
-        metrics::counter!("redislock_releases_total").increment(1);
-        metrics::histogram!("redislock_hold_seconds").record(held);
-    }
-
-    fn lost(&self, _: &str, held: Duration, reason: Loss) {
-        metrics::counter!("redislock_losses_total", "reason" => reason.as_str()).increment(1);
-        metrics::histogram!("redislock_hold_seconds").record(held);
-    }
-
-    fn renewal_failed(&self, _: &str, _: &Error) {
-        metrics::counter!("redislock_renewal_failures_total").increment(1);
-    }
-
-    fn reconnected(&self, _: &str) {
-        metrics::counter!("redislock_reconnects_total").increment(1);
     }
 }

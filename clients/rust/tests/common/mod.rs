@@ -47,7 +47,7 @@ pub fn cargo(folder: &Path, target: &Path, words: &[&str]) {
 /// It has the features, the versions and the profile of the tests, so that what it uses is compiled but once.
 pub fn write_package(folder: &Path, name: &str, client: &Path, programs: &BTreeMap<String, String>) {
     let dependencies = format!(
-        "redislock-client = {{ path = {client:?}, features = [\"metrics\", \"opentelemetry\", \"testing\", \"tls\"] }}"
+        "redislock-client = {{ path = {client:?}, features = [\"opentelemetry\", \"testing\", \"tls\"] }}"
     );
     let own = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap();
     let own = own.split("[dev-dependencies]\n").nth(1).unwrap().split("\n\n").next().unwrap();
