@@ -7,6 +7,7 @@
  * again.
  */
 
+import type { Admission } from "./admission.js";
 import { deadlineOf, now, pauseBefore } from "./clock.js";
 import { acquireCommand, freshOwner, type How, type Request, routingKey, tokenOf } from "./commands.js";
 import {
@@ -59,6 +60,7 @@ export interface Context {
   readonly route: Route;
   readonly lines: Lines;
   readonly lineUp: LineUp;
+  readonly admission: Admission;
   /** How long no server may answer until a wait without an end fails. */
   readonly serverTimeout: number;
   readonly attempts: Set<Attempt>;
@@ -91,6 +93,8 @@ export class Attempt {
   /** Whether a server may keep a place in line for it. */
   #hasPlace = false;
   #seat: Seat | undefined;
+  /** Whether it waits until it may stand in the server's queue. */
+  #isOutside = false;
   /** Whether its request over a waiting connection was not answered in time, and may still keep its place. */
   #isSilent = false;
   /** While such a request may be done after a later one: whether it is answered after all. */
@@ -138,11 +142,14 @@ export class Attempt {
     if (signal?.aborted) throw abortOf(signal);
     const detach = signal && onAbort(signal, () => this.stop(abortOf(signal)));
     this.#context.attempts.add(this);
-    const { keys, owner } = this.#request;
-    const mayHold = this.#context.loose.take(owner, keys);
-    this.#isBound = this.#hasPlace = mayHold !== undefined;
-    this.#known = mayHold === true;
+    const { keys, owner, isNamed } = this.#request;
+    // The server sees the deadlocks of an owner that the program names, so that one stands in its queue at once.
+    const entry = keys.length === 1 && this.#waits && !isNamed ? this.#context.admission.join(this.#key) : undefined;
     try {
+      if (entry !== undefined) await this.#enter(entry);
+      const mayHold = this.#context.loose.take(owner, keys);
+      this.#isBound = this.#hasPlace = mayHold !== undefined;
+      this.#known = mayHold === true;
       const answer = await this.#ask();
       const grant = typeof answer === "object" ? answer : await this.#untilGranted(answer);
       this.#isGranted = true;
@@ -150,6 +157,7 @@ export class Attempt {
     } finally {
       detach?.();
       this.#context.attempts.delete(this);
+      if (entry !== undefined) this.#context.admission.leave(entry);
       if (this.#seat !== undefined) this.#context.lineUp.leave(this.#seat);
       if (!this.#isGranted && (this.#known || this.#hasPlace)) {
         this.#withdraw();
@@ -157,6 +165,16 @@ export class Attempt {
       }
       void this.#untilSettled();
     }
+  }
+
+  /** Waits until it may stand in the server's queue. */
+  async #enter(entry: Seat): Promise<void> {
+    if (entry.hasTurn) return;
+    this.#isOutside = this.#hasWaited = true;
+    this.#context.waits(this.#request);
+    await this.#inTime(entry.next(), this.#until, () => this.#trouble.tooLate());
+    this.#isOutside = false;
+    this.#trouble.heard();
   }
 
   /** Ends the wait, and what was granted. What a named owner holds by another request stays. */
@@ -199,9 +217,22 @@ export class Attempt {
 
   /** No server has replied for long: the end of a wait without an end, unless somebody wants only to be told. */
   #unheard(): void {
-    if (this.troubled === undefined && this.#until === Number.POSITIVE_INFINITY) throw this.#trouble.unreached();
+    for (const each of this.#context.attempts) {
+      if (each.#isOutside && each.#key === this.#key) each.#unheardOutside(this.#trouble);
+    }
+    if (this.#mayFail) throw this.#trouble.unreached();
     if (!this.#isReported) this.troubled?.(this.#trouble.unreached());
     this.#isReported = true;
+  }
+
+  /** The same for one that does not ask yet: it would fail only after all that stand before it. */
+  #unheardOutside(trouble: Trouble): void {
+    this.#trouble.learn(trouble);
+    if (this.#mayFail) this.stop(new Stopped(this.#trouble.unreached()));
+  }
+
+  get #mayFail(): boolean {
+    return this.troubled === undefined && this.#until === Number.POSITIVE_INFINITY;
   }
 
   #left(): number {

@@ -9,6 +9,11 @@ export class Seat {
 
   constructor(readonly name: string) {}
 
+  /** Whether `next` resolves at once. */
+  get hasTurn(): boolean {
+    return this.#hasTurn;
+  }
+
   turn(): void {
     this.#hasTurn = true;
     this.#wake?.();

@@ -3,6 +3,7 @@
 import { inspect } from "node:util";
 
 import { Attempt, type Context } from "./acquire.js";
+import { Admission } from "./admission.js";
 import { type AcquireOptions, Base, type BaseOptions, Lock, type Troubled, type Wanted } from "./base.js";
 import { now, pauseBefore } from "./clock.js";
 import { fenceCommand, freshOwner, type Kind, type Request, releaseCommand, renewCommand, routingKey } from "./commands.js";
@@ -30,6 +31,11 @@ export interface LocksOptions extends BaseOptions {
    * shared one. Default: 16.
    */
   readonly waitingConnections?: number | undefined;
+  /**
+   * How many requests of these locks stand in the server's queue of one lock: a whole number, 1 or more. Others wait
+   * behind them in the process, but not those with an `owner` of the program's. Default: 16.
+   */
+  readonly maxQueuedPerLock?: number | undefined;
   /** How to log in at the primary: needed for node-redis's Sentinel client alone, which does not tell. */
   readonly login?: Pick<Endpoint, "username" | "password" | "database" | "tls"> | undefined;
 }
@@ -122,7 +128,7 @@ const isOne = (reply: unknown): boolean => Number(reply) === 1;
 
 /** How long a server may take to say who holds a lock. */
 const HOLDER_MS = 2000;
-const WAITING_CONNECTIONS = 16;
+const WAITING = 16;
 const PLACE_MS = 5000;
 /** How long a question may take at most, and one attempt to ask it. */
 const ASKED_MS = 8000;
@@ -136,9 +142,10 @@ export class Locks extends Base {
 
   /** Takes a client of ioredis or node-redis that you have made, and that stays yours. */
   constructor(client: Client, options: LocksOptions = {}) {
-    super(options, ["waitingConnections", "login"]);
-    const waitingConnections = options.waitingConnections ?? WAITING_CONNECTIONS;
+    super(options, ["waitingConnections", "maxQueuedPerLock", "login"]);
+    const { waitingConnections = WAITING, maxQueuedPerLock = WAITING } = options;
     checkCount("waitingConnections", waitingConnections);
+    checkCount("maxQueuedPerLock", maxQueuedPerLock);
     checkLogin(options.login);
     this.#route = new Route(driverOf(client, options.login), this.journal);
     this.#ears = new Ears(this.#route);
@@ -147,6 +154,7 @@ export class Locks extends Base {
       journal: this.journal,
       lines: new Lines(this.#route, waitingConnections),
       lineUp: new LineUp(this.#ears),
+      admission: new Admission(maxQueuedPerLock),
       serverTimeout: this.serverTimeout,
       attempts: new Set(),
       loose: this.#loose,

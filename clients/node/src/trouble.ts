@@ -45,6 +45,13 @@ export class Trouble {
     this.#refusal = error;
   }
 
+  /** What another attempt for the same lock has found. */
+  learn(other: Trouble): void {
+    this.#heardAt = other.#heardAt;
+    this.#last = other.#last;
+    this.#refusal = other.#refusal;
+  }
+
   /** For how many milliseconds no server has replied. */
   get silence(): number {
     return now() - this.#heardAt;

@@ -72,6 +72,7 @@ test("a setting of the locks that is wrong is refused", async (t) => {
   for (const waitingConnections of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY, "4"]) {
     refused({ waitingConnections }, /^waitingConnections must be a whole number, 1 or more: /);
   }
+  refused({ maxQueuedPerLock: 0 }, /^maxQueuedPerLock must be a whole number, 1 or more: /);
   refused({ leaseMs: 1000 }, /^there is no option leaseMs; there are lease, serverTimeout, label, prefix, hooks/, both);
   refused({ wait: 100 }, /^there is no option wait; there are lease, /, both);
   refused({ waitingConnections: 4 }, /^there is no option waitingConnections; /, both.slice(1));

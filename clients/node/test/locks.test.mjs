@@ -40,7 +40,7 @@ async function lines(server) {
 for (const driver of DRIVERS) {
   test(`a lock is held by one, passed on in order and free at the end: ${driver}`, async (t) => {
     const server = await startServer(t);
-    const locks = await locksOn(t, server, driver, { waitingConnections: 2 });
+    const locks = await locksOn(t, server, driver, { waitingConnections: 2, maxQueuedPerLock: 20 });
     const first = await locks.acquire("k", { wait: 0 });
     assert.match(first.owner, new RegExp(`:${process.pid}:`));
     assert.ok(first.remaining > 20_000 && first.remaining <= 30_000 - 302);
@@ -148,7 +148,7 @@ test("readers share, a writer is alone, a semaphore has permits, many is all or 
 
 test("readers in line are let in together, though most wait by places", async (t) => {
   const server = await startServer(t);
-  const locks = await locksOn(t, server, "node-redis", { waitingConnections: 1 });
+  const locks = await locksOn(t, server, "node-redis", { waitingConnections: 1, maxQueuedPerLock: 30 });
   const writer = await locks.write("b").acquire();
   const readers = Array.from({ length: 30 }, () => locks.read("b").acquire());
   await eventually(async () => (await server.waiters("b")) === 30, "they wait");
@@ -186,11 +186,57 @@ test("a thousand tasks wait over few connections and are served in order", async
   const holder = await locks.acquire("k");
   const order = [];
   const all = Array.from({ length: 1000 }, (_, number) => locks.run("k", () => order.push(number)));
-  await eventually(async () => (await server.waiters("k")) === 1000, "all wait");
+  await eventually(async () => (await server.waiters("k")) === 16, "the first ones stand in its queue");
   assert.ok((await lines(server)) <= 5);
   await holder.release();
   await Promise.all(all);
   assert.ok(order.every((number, place) => number === place));
+});
+
+for (const waitingConnections of [16, 1]) {
+  test(`at most maxQueuedPerLock tasks stand in the server's queue, in order: ${waitingConnections} connections`, async (t) => {
+    const server = await startServer(t);
+    const locks = await locksOn(t, server, "ioredis", { maxQueuedPerLock: 3, waitingConnections, serverTimeout: 2000 });
+    const holder = await locks.acquire("k");
+    const order = [];
+    const all = Array.from({ length: 10 }, (_, number) => locks.run("k", () => order.push(number)));
+    const late = locks.acquire("k", { wait: 50 });
+    const cancel = new AbortController();
+    const cancelled = locks.acquire("k", { signal: cancel.signal });
+    await assert.rejects(late, LockTimeoutError);
+    cancel.abort();
+    await assert.rejects(cancelled, { name: "AbortError" });
+    await eventually(async () => (await server.waiters("k")) === 3, "three stand there");
+    await pause(2500); // longer than a place is asked for again, and than serverTimeout
+    assert.equal(await server.waiters("k"), 3);
+    await holder.release();
+    await Promise.all(all);
+    assert.deepEqual(order, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert.ok(await server.isFree("k"));
+    await locks.acquire("k", { renew: false });
+    const silent = Array.from({ length: 10 }, () => locks.acquire("k"));
+    const standing = locks.leader("k", { onElected: () => undefined });
+    await eventually(async () => (await server.waiters("k")) === 3, "three stand there again");
+    await server.kill();
+    const began = performance.now();
+    for (const outcome of await Promise.allSettled(silent)) assert.equal(outcome.reason.name, "ConnectionFailedError");
+    assert.ok(performance.now() - began < 15_000, "they fail together, not one after the other");
+    await standing.resign();
+  });
+}
+
+test("an owner that the program names stands in the queue at once, so that the server sees its deadlock", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis", { maxQueuedPerLock: 1 });
+  await locks.acquire("a", { owner: "ann" });
+  await locks.acquire("b", { owner: "ben" });
+  const cancel = new AbortController();
+  const others = [1, 2, 3].map(() => locks.acquire("a", { signal: cancel.signal }));
+  const ann = locks.acquire("b", { owner: "ann", signal: cancel.signal });
+  await eventually(async () => (await server.waiters("b")) === 1, "ann waits for ben");
+  await assert.rejects(locks.acquire("a", { owner: "ben" }), DeadlockError);
+  cancel.abort();
+  for (const waiting of [...others, ann]) await assert.rejects(waiting, { name: "AbortError" });
 });
 
 test("what the body throws comes out, and the lock is free", async (t) => {
