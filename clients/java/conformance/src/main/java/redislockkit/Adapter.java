@@ -453,7 +453,7 @@ public final class Adapter implements LockListener {
     }
 
     @Override
-    public void lost(String lock, LockLostException lost) {
+    public void lost(String lock, Duration held, LockLostException lost) {
         counts.incrementAndGet(2);
     }
 

@@ -246,16 +246,14 @@ final class Core {
         if ((!problems.isEmpty() || held.wanted.doubtful) && held.parked() == 0) {
             errands.abandon(held.wanted, held.token);
         }
-        if (!problems.isEmpty()) {
-            then.accept(null, problems.get(0).named(held.wanted.label(), 0));
-        } else if (wasLost) {
+        if (wasLost && problems.isEmpty()) {
             held.lost = held.loss(LockLostException.Reason.RELEASE);
             keeper.tellLoss(held, held.lost);
             then.accept(held.lost, null);
         } else {
-            var lasted = Duration.ofNanos(Clock.age(held.grantedAt));
+            var lasted = held.age();
             tell(listener -> listener.released(held.wanted.label(), lasted));
-            then.accept(null, null);
+            then.accept(null, problems.isEmpty() ? null : problems.get(0).named(held.wanted.label(), 0));
         }
     }
 

@@ -1,5 +1,6 @@
 package redislock;
 
+import java.time.Duration;
 import java.lang.ref.WeakReference;
 import java.util.ArrayDeque;
 import java.util.concurrent.CompletableFuture;
@@ -154,6 +155,10 @@ final class Held implements Comparable<Held> {
         boolean isMost = overAt != Clock.NEVER
                 && Clock.after(Clock.now(), lease / Rules.DRIFT_PART + Rules.MARGIN + Rules.PAUSE) >= overAt;
         return isMost ? LockLostException.Reason.MAX_HOLD : LockLostException.Reason.DEADLINE;
+    }
+
+    Duration age() {
+        return Duration.ofNanos(Clock.age(grantedAt));
     }
 
     LockLostException loss(LockLostException.Reason reason) {

@@ -91,7 +91,8 @@ final class Keeper {
         boolean isForgotten = lost.reason() == LockLostException.Reason.FORGOTTEN;
         core.engine.log(isForgotten ? Level.ERROR : Level.WARNING,
                 lost.getMessage() + (isForgotten ? "; no part of the program is told" : ""));
-        core.tell(listener -> listener.lost(held.wanted.label(), lost));
+        var lasted = held.age();
+        core.tell(listener -> listener.lost(held.wanted.label(), lasted, lost));
     }
 
     List<Held> all() {

@@ -8,6 +8,13 @@ import java.time.Duration;
  */
 public interface LockListener {
     /**
+     * An acquire begins. One of {@link #granted}, {@link #timedOut} and {@link #failed} follows.
+     *
+     * @param lock the name of the lock
+     */
+    default void requested(String lock) {}
+
+    /**
      * An acquire waits.
      *
      * @param lock the name of the lock
@@ -31,7 +38,16 @@ public interface LockListener {
     default void timedOut(String lock, Duration waited) {}
 
     /**
-     * A hold was released by its holder.
+     * An acquire ended for another reason, or its caller cancelled or interrupted it.
+     *
+     * @param lock the name of the lock
+     * @param waited how long that took
+     * @param failure why: a {@link LockException}, or a CancellationException
+     */
+    default void failed(String lock, Duration waited, RuntimeException failure) {}
+
+    /**
+     * A hold was released by its holder. Where no server has answered that, the background continues the release.
      *
      * @param lock the name of the lock
      * @param held how long it lasted
@@ -42,9 +58,10 @@ public interface LockListener {
      * A hold was lost.
      *
      * @param lock the name of the lock
+     * @param held how long it lasted
      * @param lost why
      */
-    default void lost(String lock, LockLostException lost) {}
+    default void lost(String lock, Duration held, LockLostException lost) {}
 
     /**
      * An attempt to renew a hold failed.

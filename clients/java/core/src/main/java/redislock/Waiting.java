@@ -1,6 +1,7 @@
 package redislock;
 
 import java.time.Duration;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 
@@ -21,6 +22,7 @@ final class Waiting {
         this.options = options;
         this.label = label;
         isListener = core.engine.isInListener();
+        core.tell(listener -> listener.requested(label));
     }
 
     /** Takes the end: a step of the engine. */
@@ -35,6 +37,8 @@ final class Waiting {
             core.tell(listener -> listener.timedOut(label, waited));
         } else {
             problem = why.named(label, acquire.wanted.lease);
+            var failure = why.kind() == Problem.Kind.CANCELLED ? new CancellationException(why.text()) : problem.exception();
+            core.tell(listener -> listener.failed(label, waited, failure));
         }
         core.deliver(isListener, () -> end.complete(hold));
     }

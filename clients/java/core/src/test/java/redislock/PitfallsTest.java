@@ -50,7 +50,7 @@ class PitfallsTest extends OneServer {
         var heard = new AtomicInteger();
         try (var listening = Locks.builder().url("redis://" + server.address()).listener(new LockListener() {
             @Override
-            public void lost(String lock, LockLostException lost) {
+            public void lost(String lock, Duration held, LockLostException lost) {
                 heard.incrementAndGet();
             }
         }).open()) {
@@ -224,7 +224,7 @@ class PitfallsTest extends OneServer {
         try (var forgetful = Locks.builder().url("redis://" + server.address()).lease(Duration.ofSeconds(3))
                 .listener(new LockListener() {
                     @Override
-                    public void lost(String lock, LockLostException lost) {
+                    public void lost(String lock, Duration held, LockLostException lost) {
                         heard.set(lost);
                     }
                 }).open()) {
