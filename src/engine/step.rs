@@ -1,5 +1,5 @@
-//! Carries out what a step decided, in one fixed order: the key, the record for replicas and files, the events, the
-//! answers. The alarm is set before that, by `State::after_step`.
+//! Carries out the outcome of a step, in one fixed order: the key, all records for replicas and files, then the rest.
+//! Events and answers go out in the order in which the step made them. `State::after_step` sets the alarm before that.
 
 use super::clients::Reply;
 use super::server::{Fact, Key, Server};

@@ -1,8 +1,8 @@
 //! Everything that a step may ask the outside to do.
 //!
 //! A step of the [table](super::table) never acts. It returns a [`Step`]: the change of its key, and the record for
-//! replicas and files. It appends [`Effect`]s: answers to waiters, and events to publish. The edge carries them out in
-//! one fixed order: key, record, events, answers.
+//! replicas and files. It appends [`Effect`]s: answers to waiters, and events to publish. The engine carries
+//! them out in one fixed order: the key, all records, then events and answers in the order in which the step made them.
 
 use super::types::{ClientId, LockKeyBuf, Moment, OwnerBuf, Token};
 
