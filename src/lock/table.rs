@@ -34,6 +34,7 @@ mod notices;
 mod outbox;
 mod quarantine;
 mod release;
+mod restrictions;
 mod revoke;
 mod state;
 mod tasks;

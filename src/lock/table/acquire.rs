@@ -29,7 +29,7 @@ impl Table {
         lock_key: LockKey<'_>,
         ask: &Ask<'_>,
     ) -> Option<(Step<Token>, Event)> {
-        if self.is_restricted || self.queues.waiters() > 0 {
+        if self.restrictions.are_on() || self.queues.waiters() > 0 {
             return None;
         }
         let (token, travel) = self.clock.mint(now.wall_us)?;
@@ -87,16 +87,16 @@ impl Table {
             let count = hold.count();
             return match (held_as, ask.mode) {
                 (Some(Mode::Shared), Mode::Exclusive) => Refused(Refusal::Held(0)),
-                _ if self.refuses_unconfirmed(ask, true) => Refused(Refusal::Unconfirmable),
+                _ if self.restrictions.refuses_unconfirmed(ask, true) => Refused(Refusal::Unconfirmable),
                 (Some(Mode::Exclusive), Mode::Shared) => self.downgrade(now, ctx, holder, ask, fx),
                 _ if ask.is_reentrant && count >= count_max(COUNT_MAX) => Refused(Refusal::TooManyTimes),
                 _ => self.hold_again(now, ctx, holder, ask, fx),
             };
         }
-        if self.refuses_unconfirmed(ask, false) {
+        if self.restrictions.refuses_unconfirmed(ask, false) {
             return Refused(Refusal::Unconfirmable);
         }
-        if self.is_leaving {
+        if self.restrictions.is_leaving() {
             return Refused(Refusal::Leaving);
         }
         let own = queue.and_then(|queue| self.queues.of_owner(queue, ask.owner));

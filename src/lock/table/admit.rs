@@ -106,7 +106,7 @@ impl Table {
 
     /// How many more could hold the lock so, with those who hold it.
     fn room(&self, ctx: &StepContext<'_>, mode: Mode) -> usize {
-        if ctx.legacy.is_some() || self.is_closed() {
+        if ctx.legacy.is_some() || self.restrictions.is_closed() {
             return 0;
         }
         let holders = || ctx.lock.map_or(0, |lock| self.locks.holders_of(lock));
@@ -171,7 +171,7 @@ impl Table {
         while let Some(id) = next {
             let Some(waiter) = self.queues.waiter(id) else { break };
             if are_enough(ctx.served) {
-                self.note_queue(queue);
+                self.notes.note_queue(&mut self.queues, queue);
                 break;
             }
             next = self.queues.behind(id);
@@ -194,7 +194,7 @@ impl Table {
                 break;
             }
             if let Some(multi) = waiter.multi {
-                self.note_multi(multi, queue);
+                self.notes.note_multi(&mut self.queues, multi, queue);
                 break;
             }
             let is_exclusive = request.mode == Mode::Exclusive;

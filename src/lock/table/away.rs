@@ -7,15 +7,10 @@
 //! last of them was told, or if its data set is replaced. A request that comes then stands in a new queue. Only a waiter
 //! that leaves by itself is told nothing more.
 
-use std::collections::VecDeque;
-
-use super::noted::{Noted, PutOff};
-use crate::lock::effect::{Answer, Effects, Task, WaiterId};
+use super::noted::Notes;
+use crate::lock::effect::{Answer, Effects, WaiterId};
 use crate::lock::queue::Queues;
 use crate::lock::types::ClientId;
-
-/// What the pump was to look at, and the holds that it was to revoke.
-pub(super) type Dropped = (VecDeque<Noted>, VecDeque<Task>, PutOff);
 
 /// Queues that were set aside, and what the pump was to look at then.
 pub(super) struct Away {
@@ -25,19 +20,18 @@ pub(super) struct Away {
     /// No queue is left before this place.
     place: usize,
     /// What is not done any more, as there is nothing to decide: its memory is given back in pieces, too.
-    dropped: Dropped,
+    dropped: Notes,
 }
 
 impl Away {
     /// All who wait in `queues` are to be told `answer`.
-    pub(super) const fn new(queues: Queues, answer: Answer, dropped: Dropped) -> Self {
+    pub(super) const fn new(queues: Queues, answer: Answer, dropped: Notes) -> Self {
         Self { queues, answer, place: 0, dropped }
     }
 
     /// Whether nothing is left of it.
     pub(super) fn is_empty(&self) -> bool {
-        let (noted, to_revoke, put_off) = &self.dropped;
-        self.queues.waiters() == 0 && noted.is_empty() && to_revoke.is_empty() && put_off.is_empty()
+        self.queues.waiters() == 0 && self.dropped.is_empty()
     }
 
     /// Answers the next one, first come first in each queue, or forgets the next of what is dropped.
@@ -47,8 +41,7 @@ impl Away {
                 fx.answer(waiter, client, self.answer.clone());
             }
         } else {
-            let (noted, to_revoke, put_off) = &mut self.dropped;
-            drop((noted.pop_front(), to_revoke.pop_front(), put_off.pop()));
+            self.dropped.forget_some();
         }
     }
 

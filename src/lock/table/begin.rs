@@ -19,7 +19,10 @@ impl Table {
         (mode, new): (Mode, &NewHold<'_>),
         is_told_later: bool,
     ) -> Option<Record> {
-        debug_assert!(!self.is_closed(), "nothing is granted in a quarantine, nor when the module is to go");
+        debug_assert!(
+            !self.restrictions.is_closed(),
+            "nothing is granted in a quarantine, nor when the module is to go"
+        );
         debug_assert!(
             ctx.own(&self.locks, new.owner).is_none_or(|(_, hold)| hold.is_over(now)),
             "a grant only ever begins holds"
@@ -27,7 +30,7 @@ impl Table {
         let record = self.begin(now, ctx, mode, new)?;
         self.stats.grants += 1;
         if let Record::Hold(holder) | Record::Holder(_, holder) = record
-            && (is_told_later || self.confirms)
+            && (is_told_later || self.restrictions.confirms())
         {
             self.undelivered.begin(new.token, holder);
         }

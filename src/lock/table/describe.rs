@@ -347,7 +347,7 @@ impl Table {
 
     /// Tells what is wrong with the notes, if anything is: whatever is marked as noted is noted once.
     fn check_notes(&self) -> Result<(), String> {
-        let there = self.noted.iter().filter(|noted| self.is_still_there(noted));
+        let there = self.notes.iter().filter(|noted| noted.is_still_there(&self.queues));
         let (mut queues, mut multis) = (Vec::new(), Vec::new());
         for noted in there {
             match noted {

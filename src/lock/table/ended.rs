@@ -1,6 +1,5 @@
 //! Something ended by itself or from outside: leases, keys that went away.
 
-use super::noted::KEPT;
 use super::outbox::{Detached, Entry, Notice};
 use super::state::Table;
 use super::terms::{Admission, KeyRef};
@@ -15,7 +14,10 @@ impl Table {
     pub fn next_deadline(&self, leases: bool) -> Option<Moment> {
         let lease = self.locks.next_end().filter(|_| leases);
         // The usual case.
-        if self.queues.waiters() == 0 && self.quarantine.is_none() && self.put_off.is_empty() {
+        if self.queues.waiters() == 0
+            && self.restrictions.quarantine_until().is_none()
+            && self.notes.next_put_off().is_none()
+        {
             lease
         } else {
             self.next_of_queue(lease, leases)
@@ -26,8 +28,8 @@ impl Table {
     fn next_of_queue(&self, lease: Option<Moment>, leases: bool) -> Option<Moment> {
         let timeout = self.queues.first_timeout().map(|first| first.0);
         let look = self.queues.first_recheck().map(|first| first.0).filter(|_| leases);
-        let quarantine = self.quarantine.map(|quarantine| quarantine.until()).filter(|_| leases);
-        let put_off = self.put_off.next_at().filter(|_| leases);
+        let quarantine = self.restrictions.quarantine_until().filter(|_| leases);
+        let put_off = self.notes.next_put_off().filter(|_| leases);
         [timeout, lease, look, quarantine, put_off].into_iter().flatten().min()
     }
 
@@ -39,12 +41,12 @@ impl Table {
             return Some(Task::AskAgain);
         }
         // While the server accepts no writes they would only become more.
-        if leases && self.locks.has_running() && self.untold.len() < KEPT {
+        if leases && self.locks.has_running() && self.notes.has_few_untold() {
             self.go_on_with_orphaned();
             return Some(Task::AskAgain);
         }
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;
-        if leases && self.take_up_again(now) {
+        if leases && self.notes.take_up_again(now) {
             return Some(Task::AskAgain);
         }
         if leases && self.leave_quarantine(now) {

@@ -3,16 +3,15 @@
 //! A holder may renew and release its lock, and ask for it again after a lost reply. Nobody waits: a wait could not
 //! end with a grant. Those who waited are set aside, as they are when this server stops deciding.
 
-use super::away::{Away, Dropped};
+use super::away::Away;
+use super::noted::Notes;
 use super::state::Table;
-use super::terms::Ask;
 use crate::lock::effect::{Answer, Effects, WaiterId};
 
 impl Table {
     /// Lets no hold begin from the next request on (or, with `false`, lets holds begin again).
     pub fn set_leaving(&mut self, is_leaving: bool) {
-        let was_leaving = std::mem::replace(&mut self.is_leaving, is_leaving);
-        self.note_restrictions();
+        let was_leaving = self.restrictions.set_leaving(is_leaving);
         if was_leaving && !is_leaving {
             // What was freed meanwhile let nobody in, and perhaps nobody was turned away yet.
             self.note_everything();
@@ -28,43 +27,19 @@ impl Table {
 
     /// Whether grants and renewals have to be confirmed from here on, so that their replies come later.
     pub fn set_confirms(&mut self, confirms: bool) {
-        self.confirms = confirms;
-        self.note_restrictions();
-    }
-
-    /// Closes the shortcuts of [`super::acquire`] and [`super::release`] if a rule is on that they do not know, or opens
-    /// them.
-    pub(super) const fn note_restrictions(&mut self) {
-        self.is_restricted = self.is_closed() || self.confirms;
-    }
-
-    /// Whether nothing is done for a request because no grant could be confirmed.
-    ///
-    /// In a quarantine, a client that holds nothing waits for its end, or is told of it. One that asks again for its
-    /// hold is refused then, too: the server may know of a hold that its primary has revoked and that nobody was ever
-    /// told of. If such a hold were made longer, it could outlast the quarantine, and be told under its old token after
-    /// somebody else was told of a newer one (G4).
-    pub(super) const fn refuses_unconfirmed(&self, ask: &Ask<'_>, is_held_by_it: bool) -> bool {
-        ask.cannot_confirm && (is_held_by_it || self.quarantine.is_none())
-    }
-
-    /// Whether the requests in the queue have to wait, whatever is free.
-    pub(super) const fn is_closed(&self) -> bool {
-        self.quarantine.is_some() || self.is_leaving
+        self.restrictions.set_confirms(confirms);
     }
 
     /// Ends all waits, and drops what the pump was to look at: this server decides nothing from here on.
     pub fn stop_deciding(&mut self) {
-        let mut tasks = std::mem::take(&mut self.untold);
-        tasks.append(&mut self.to_revoke);
         // What began here and stays is delivered: it is the new primary's to keep or to end.
         self.undelivered = Default::default();
-        let dropped = (std::mem::take(&mut self.noted), tasks, std::mem::take(&mut self.put_off));
+        let dropped = std::mem::take(&mut self.notes);
         self.set_aside(Answer::Demoted, dropped);
     }
 
     /// Sets aside all waiters, to be told `answer` some at a time. Nobody waits from here on.
-    pub(super) fn set_aside(&mut self, answer: Answer, dropped: Dropped) {
+    pub(super) fn set_aside(&mut self, answer: Answer, dropped: Notes) {
         let next = self.queues.successor();
         let queues = std::mem::replace(&mut self.queues, next);
         let away = Away::new(queues, answer, dropped);
@@ -103,7 +78,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::terms::{Acquired, Admission, Block, Decision, KeyRef, Refusal, Release, Wait};
+    use super::super::terms::{Acquired, Admission, Ask, Block, Decision, KeyRef, Refusal, Release, Wait};
     use super::*;
     use crate::lock::effect::{Change, Effect, Existing, Step};
     use crate::lock::tests::legacy::ask as plain;

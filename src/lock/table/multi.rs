@@ -99,13 +99,13 @@ impl Table {
         {
             return Refused(Refusal::Held(key));
         }
-        if self.refuses_unconfirmed(ask, held.is_some()) {
+        if self.restrictions.refuses_unconfirmed(ask, held.is_some()) {
             return Refused(Refusal::Unconfirmable);
         }
         if let Some(token) = held {
             return self.hold_all_again(now, ctxs, ask, token, fx);
         }
-        if self.is_leaving {
+        if self.restrictions.is_leaving() {
             return Refused(Refusal::Leaving);
         }
         let own = self.own_multi(ctxs, ask);
@@ -252,7 +252,7 @@ impl Table {
                 if let Some(client) = old_client {
                     fx.answer(own, client, Answer::Replaced);
                 }
-                self.note_request(new);
+                self.notes.note_request(&mut self.queues, new);
                 return Waiting(new);
             }
         }
@@ -275,7 +275,7 @@ impl Table {
         }
         if !older.is_empty() {
             // Perhaps nothing but the older requests was in its way.
-            self.note_request(new);
+            self.notes.note_request(&mut self.queues, new);
         }
         // Not before: one that is refused takes over nothing (G9).
         older.into_iter().for_each(|old| self.answer(old, Answer::Replaced, fx));

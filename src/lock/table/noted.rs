@@ -1,10 +1,10 @@
-//! What the pump is asked to look at, as it is kept.
+//! What the pump must look at, in its order.
 
 use crate::lock::tuning::TUNING;
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::lock::effect::Task;
-use crate::lock::queue::{Queue, QueueId};
+use crate::lock::effect::{Task, WaiterId};
+use crate::lock::queue::{Multi, MultiId, Queue, QueueId, Queues};
 use crate::lock::types::Moment;
 
 /// For how many notes room is kept when all are done.
@@ -24,46 +24,227 @@ pub(super) enum Noted {
 
 /// What is put off, each until its moment. A tree, because a queue doubles in one piece.
 #[derive(Default)]
-pub(super) struct PutOff {
+struct PutOff {
     all: BTreeMap<(Moment, u64), Task>,
     last: u64,
 }
 
 impl PutOff {
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    pub(super) fn push(&mut self, task: Task, at: Moment) {
+    fn push(&mut self, task: Task, at: Moment) {
         self.last += 1;
         self.all.insert((at, self.last), task);
     }
 
     /// All of it.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Task> {
+    fn iter(&self) -> impl Iterator<Item = &Task> {
         self.all.values()
     }
 
     /// The moment of the first.
-    pub(super) fn next_at(&self) -> Option<Moment> {
+    fn next_at(&self) -> Option<Moment> {
         self.all.first_key_value().map(|(&(at, _), _)| at)
     }
 
-    pub(super) fn pop(&mut self) -> Option<Task> {
+    fn pop(&mut self) -> Option<Task> {
         self.all.pop_first().map(|(_, task)| task)
     }
 
     /// The first, if its moment has come.
-    pub(super) fn pop_due(&mut self, now: Moment) -> Option<Task> {
+    fn pop_due(&mut self, now: Moment) -> Option<Task> {
         self.next_at().filter(|&at| at <= now).and_then(|_| self.pop())
     }
 }
 
-/// Notes a queue, once.
-pub(super) fn note(noted: &mut VecDeque<Noted>, id: QueueId, queue: &mut Queue) {
-    if !std::mem::replace(&mut queue.is_noted, true) {
-        noted.push_back(Noted::Queue(id));
+/// See the [module](self).
+#[derive(Default)]
+pub(super) struct Notes {
+    noted: VecDeque<Noted>,
+    /// The number of notes when the pump last threw some away.
+    noted_then: usize,
+    /// Undelivered holds to be revoked: the pump looks at them first.
+    to_revoke: VecDeque<Task>,
+    /// Holds whose current state readers must get. That grants nothing.
+    untold: VecDeque<Task>,
+    /// What the server may not do yet, by the time of the next attempt.
+    put_off: PutOff,
+}
+
+impl Notes {
+    /// Notes a queue, once.
+    pub(super) fn mark(&mut self, id: QueueId, queue: &mut Queue) {
+        if !std::mem::replace(&mut queue.is_noted, true) {
+            self.noted.push_back(Noted::Queue(id));
+        }
     }
+
+    /// Asks the pump to look at a queue.
+    pub(super) fn note_queue(&mut self, queues: &mut Queues, id: QueueId) {
+        if let Some(queue) = queues.queue_mut(id) {
+            self.mark(id, queue);
+        }
+    }
+
+    /// Asks the pump to look at all keys of the request for several locks that this entry stands for.
+    pub(super) fn note_request(&mut self, queues: &mut Queues, first_entry: WaiterId) {
+        if let Some(multi) = multi_of(queues, first_entry)
+            && !std::mem::replace(&mut multi.is_noted, true)
+        {
+            self.note_task(Task::Multi(first_entry));
+        }
+    }
+
+    /// Notes that it may be the turn of a request for several locks. Asks the pump to look at all of them, unless another
+    /// queue is known to block the request.
+    pub(super) fn note_multi(&mut self, queues: &mut Queues, id: MultiId, queue: QueueId) {
+        let Some(multi) = queues.multi_mut(id) else {
+            return;
+        };
+        if multi.held_up_in.is_none_or(|held_up_in| held_up_in == queue) {
+            multi.held_up_in = None;
+            if let Some(&first_entry) = multi.entries.first() {
+                self.note_request(queues, first_entry);
+            }
+        }
+    }
+
+    /// Asks the pump for anything else.
+    pub(super) fn note_task(&mut self, task: Task) {
+        match task {
+            Task::Revoke(..) => self.to_revoke.push_back(task),
+            Task::ReplicateAgain(..) => self.untold.push_back(task),
+            _ => self.noted.push_back(Noted::Task(Box::new(task))),
+        }
+    }
+
+    /// Asks for this task again at this time.
+    pub(super) fn put_off(&mut self, task: Task, at: Moment) {
+        self.put_off.push(task, at);
+    }
+
+    /// The time of the first task that was put off.
+    pub(super) fn next_put_off(&self) -> Option<Moment> {
+        self.put_off.next_at()
+    }
+
+    /// Asks again for a task that was put off until now. Returns true if there was one.
+    pub(super) fn take_up_again(&mut self, now: Moment) -> bool {
+        let task = self.put_off.pop_due(now);
+        let is_any = task.is_some();
+        task.into_iter().for_each(|task| self.note_task(task));
+        is_any
+    }
+
+    /// Throws away notes of requests that have left. While nothing can be granted no note is done, and each request that
+    /// comes and goes would leave one behind. Looks at two for each that was added: so at most half of them are of
+    /// requests that have left, but for those who leave all at once.
+    pub(super) fn forget_left(&mut self, queues: &Queues) {
+        let added = self.noted.len().saturating_sub(self.noted_then);
+        for _ in 0..(2 * added).min(LOOKED_AT_ONCE) {
+            let Some(noted) = next_of(&mut self.noted) else { break };
+            if noted.is_still_there(queues) {
+                self.noted.push_back(noted);
+            }
+        }
+        self.noted_then = self.noted.len();
+    }
+
+    /// The number of notes of queues and requests. The pump can do nothing about them while nothing can be granted.
+    #[inline(always)]
+    pub(super) fn with_grant(&self) -> usize {
+        self.noted.len()
+    }
+
+    /// The number of the others: the pump revokes a hold, or has a record of it sent to readers.
+    #[inline(always)]
+    pub(super) fn without_grant(&self) -> usize {
+        self.to_revoke.len() + self.untold.len()
+    }
+
+    /// Returns true if the next task is a revocation.
+    pub(super) fn revokes(&self) -> bool {
+        !self.to_revoke.is_empty()
+    }
+
+    /// Returns true if few records of holds are to be sent to readers.
+    pub(super) fn has_few_untold(&self) -> bool {
+        self.untold.len() < KEPT
+    }
+
+    /// The tasks of holds to be revoked, and those that were put off.
+    pub(super) fn revocations(&self) -> impl Iterator<Item = &Task> {
+        self.to_revoke.iter().chain(self.put_off.iter())
+    }
+
+    /// The notes of queues and requests.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Noted> {
+        self.noted.iter()
+    }
+
+    /// The next task that grants nothing.
+    pub(super) fn next_without_grant(&mut self) -> Option<Task> {
+        next_of(&mut self.to_revoke).or_else(|| next_of(&mut self.untold))
+    }
+
+    /// The next task of the pump.
+    pub(super) fn next(&mut self, queues: &mut Queues) -> Option<Task> {
+        if self.without_grant() > 0 {
+            return self.next_without_grant();
+        }
+        Some(match next_of(&mut self.noted)? {
+            Noted::Task(task) => {
+                if let Task::Multi(first_entry) = *task
+                    && let Some(multi) = multi_of(queues, first_entry)
+                {
+                    multi.is_noted = false;
+                }
+                *task
+            }
+            Noted::Queue(id) => match queues.queue_mut(id) {
+                Some(queue) => {
+                    queue.is_noted = false;
+                    Task::Settle(queue.lock_key.clone())
+                }
+                // The last request there has left.
+                None => Task::AskAgain,
+            },
+        })
+    }
+
+    /// Returns true if nothing is left, put off or not.
+    pub(super) fn is_empty(&self) -> bool {
+        self.noted.is_empty() && self.without_grant() == 0 && self.put_off.is_empty()
+    }
+
+    /// Forgets one of each kind: the memory of very many is given back in pieces.
+    pub(super) fn forget_some(&mut self) {
+        drop((
+            self.noted.pop_front(),
+            self.to_revoke.pop_front(),
+            self.untold.pop_front(),
+            self.put_off.pop(),
+        ));
+    }
+}
+
+impl Noted {
+    /// Returns true if the queue or the request of this note is still there.
+    pub(super) fn is_still_there(&self, queues: &Queues) -> bool {
+        match self {
+            Self::Queue(id) => queues.queue(*id).is_some(),
+            Self::Task(task) => {
+                !matches!(**task, Task::Multi(first_entry) if queues.waiter(first_entry).is_none())
+            }
+        }
+    }
+}
+
+fn multi_of(queues: &mut Queues, entry: WaiterId) -> Option<&mut Multi> {
+    let multi = queues.waiter(entry)?.multi?;
+    queues.multi_mut(multi)
 }
 
 /// The first of these. When they are all done, their memory is given back.
@@ -73,4 +254,74 @@ pub(super) fn next_of<T>(all: &mut VecDeque<T>) -> Option<T> {
         *all = VecDeque::new();
     }
     next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::types::{LockKey, Token};
+
+    #[test]
+    fn a_task_that_was_put_off_comes_back_at_its_time() {
+        let (mut notes, mut queues) = (Notes::default(), Queues::default());
+        let task = Task::Revoke(LockKey { db: 0, name: b"k" }.to_owned(), Token::new(1).expect("valid"));
+        notes.put_off(task.clone(), Moment(20));
+        notes.put_off(Task::AskAgain, Moment(10));
+        assert!(
+            !notes.is_empty() && !notes.take_up_again(Moment(9)) && notes.next_put_off() == Some(Moment(10))
+        );
+        assert!(
+            notes.take_up_again(Moment(20))
+                && notes.take_up_again(Moment(20))
+                && !notes.take_up_again(Moment(20))
+        );
+        assert_eq!((notes.with_grant(), notes.without_grant(), notes.revokes()), (1, 1, true));
+        assert_eq!(notes.next(&mut queues), Some(task));
+        assert_eq!((notes.next(&mut queues), notes.next(&mut queues)), (Some(Task::AskAgain), None));
+        assert!(notes.is_empty());
+    }
+
+    #[test]
+    fn notes_that_are_dropped_go_one_of_each_kind_at_a_time() {
+        let mut notes = Notes::default();
+        let key = || LockKey { db: 0, name: b"k" }.to_owned();
+        let token = Token::new(1).expect("valid");
+        for at in 1..=3 {
+            notes.note_task(Task::AskAgain);
+            notes.note_task(Task::Revoke(key(), token));
+            notes.note_task(Task::ReplicateAgain(key(), token));
+            notes.put_off(Task::AskAgain, Moment(at));
+        }
+        for left in (0..3).rev() {
+            notes.forget_some();
+            assert_eq!(
+                (notes.with_grant(), notes.without_grant(), notes.is_empty()),
+                (left, 2 * left, left == 0)
+            );
+        }
+    }
+
+    #[test]
+    fn the_memory_of_many_tasks_comes_back_when_the_last_is_done() {
+        let lock_key = || LockKey { db: 0, name: b"k" }.to_owned();
+        let token = Token::new(1).expect("valid");
+        let mut notes = Notes::default();
+        let mut queues = Queues::default();
+        for count in [1, 40, 40, 5_000] {
+            for _ in 0..count {
+                notes.note_task(Task::ReplicateAgain(lock_key(), token));
+                notes.note_task(Task::Revoke(lock_key(), token));
+            }
+            assert_eq!(notes.without_grant(), 2 * count);
+            for left in (0..2 * count).rev() {
+                assert_eq!(notes.revokes(), left >= count, "{count}: {left}");
+                assert!(notes.untold.capacity() >= count, "{count}: {left} left");
+                let task = notes.next(&mut queues).expect("there is one");
+                assert_eq!(matches!(task, Task::Revoke(..)), left >= count, "{count}: {left}");
+            }
+            // Room for a few is kept for the next ones.
+            let is_gone = (notes.untold.capacity() == 0, notes.to_revoke.capacity() == 0);
+            assert_eq!((is_gone, notes.without_grant()), ((count > KEPT, count > KEPT), 0), "{count}");
+        }
+    }
 }

@@ -20,7 +20,11 @@ impl Table {
         let Existing::Lock(id) = existing else {
             return None;
         };
-        if self.is_restricted || self.queues.waiters() > 0 || id.is_list() || self.locks.has_overflow(id) {
+        if self.restrictions.are_on()
+            || self.queues.waiters() > 0
+            || id.is_list()
+            || self.locks.has_overflow(id)
+        {
             return None;
         }
         let hold = self.locks.hold(id)?;

@@ -21,7 +21,7 @@ impl Table {
         if let Some(token) = self.locks.hold(holder).map(|hold| hold.token())
             && let Some(fate) = self.undelivered.of(token, holder)
         {
-            if self.confirms {
+            if self.restrictions.confirms() {
                 fate.outstanding += 1;
             } else {
                 self.note_delivered(token, holder);
@@ -56,7 +56,7 @@ impl Table {
         {
             fate.outstanding = fate.outstanding.saturating_sub(1);
             if fate.outstanding == 0 {
-                self.to_revoke.push_back(Task::Revoke(lock_key.to_owned(), token));
+                self.notes.note_task(Task::Revoke(lock_key.to_owned(), token));
             }
         }
     }
@@ -103,7 +103,7 @@ impl Table {
     /// Tells what is wrong with what is kept of undelivered holds, if anything is: one that is to be revoked must not be
     /// forgotten.
     pub(super) fn check_undelivered(&self) -> Result<(), String> {
-        let tasks = || self.to_revoke.iter().chain(self.put_off.iter());
+        let tasks = || self.notes.revocations();
         for (&token, fates) in &self.undelivered.0 {
             for fate in fates.iter().filter(|fate| fate.outstanding == 0) {
                 let is_noted = tasks().any(|task| matches!(task, Task::Revoke(_, noted) if *noted == token));

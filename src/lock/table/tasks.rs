@@ -1,111 +1,47 @@
 //! What the pump is asked to look at, and what it looks at next.
 
-use super::noted::{LOOKED_AT_ONCE, Noted, next_of, note};
 use super::state::Table;
-use crate::lock::effect::{LockId, Task, WaiterId};
-use crate::lock::queue::{Multi, MultiId, Queue, QueueId};
+use crate::lock::effect::{LockId, Task};
+use crate::lock::queue::{Queue, QueueId};
 use crate::lock::types::{LockKey, Moment};
 
 impl Table {
     /// Asks the pump to look at a key, if somebody waits there.
     pub fn note(&mut self, lock_key: LockKey<'_>) {
         if let Some(queue) = self.queues.at(lock_key) {
-            self.note_queue(queue);
-        }
-    }
-
-    /// Asks the pump to look at a queue.
-    pub(super) fn note_queue(&mut self, id: QueueId) {
-        if let Some(queue) = self.queues.queue_mut(id) {
-            note(&mut self.noted, id, queue);
-        }
-    }
-
-    /// Asks the pump for anything else.
-    pub(super) fn note_task(&mut self, task: Task) {
-        if matches!(task, Task::ReplicateAgain(..)) {
-            self.untold.push_back(task);
-        } else {
-            self.noted.push_back(Noted::Task(Box::new(task)));
+            self.notes.note_queue(&mut self.queues, queue);
         }
     }
 
     /// The server may not do this now, and perhaps later (its slot is not ours, or not yet): it is tried again at this
     /// moment.
     pub fn put_off(&mut self, task: Task, at: Moment) {
-        self.put_off.push(task, at);
+        self.notes.put_off(task, at);
     }
 
     /// Whether anything is put off. For tests.
     #[cfg(test)]
     pub fn has_put_off(&self) -> bool {
-        !self.put_off.is_empty()
+        self.notes.next_put_off().is_some()
     }
 
-    /// Tries one of those again whose moment has come. Returns whether there was one.
-    pub(super) fn take_up_again(&mut self, now: Moment) -> bool {
-        match self.put_off.pop_due(now) {
-            None => false,
-            Some(task @ Task::Revoke(..)) => {
-                self.to_revoke.push_back(task);
-                true
-            }
-            Some(task) => {
-                self.note_task(task);
-                true
-            }
-        }
-    }
-
-    /// Asks the pump to look at all keys of the request for several locks that this entry stands for.
-    pub(super) fn note_request(&mut self, first_entry: WaiterId) {
-        if let Some(multi) = self.multi_of(first_entry)
-            && !std::mem::replace(&mut multi.is_noted, true)
-        {
-            self.note_task(Task::Multi(first_entry));
-        }
-    }
-
-    fn multi_of(&mut self, entry: WaiterId) -> Option<&mut Multi> {
-        let multi = self.queues.waiter(entry)?.multi?;
-        self.queues.multi_mut(multi)
-    }
-
-    /// Throws away notes of requests that have left. While nothing can be granted no note is done, and each request that
-    /// comes and goes would leave one behind. Looks at two for each that was added: so at most half of them are of
-    /// requests that have left, but for those who leave all at once.
+    /// Throws away notes of requests that have left.
     pub fn forget_notes_of_left(&mut self) {
-        let added = self.noted.len().saturating_sub(self.noted_then);
-        for _ in 0..(2 * added).min(LOOKED_AT_ONCE) {
-            let Some(noted) = next_of(&mut self.noted) else { break };
-            if self.is_still_there(&noted) {
-                self.noted.push_back(noted);
-            }
-        }
-        self.noted_then = self.noted.len();
-    }
-
-    /// Whether what was noted is still there to be looked at.
-    pub(super) fn is_still_there(&self, noted: &Noted) -> bool {
-        match noted {
-            Noted::Queue(id) => self.queues.queue(*id).is_some(),
-            Noted::Task(task) => {
-                !matches!(**task, Task::Multi(first_entry) if self.queues.waiter(first_entry).is_none())
-            }
-        }
+        self.notes.forget_left(&self.queues);
     }
 
     /// Whether the pump has anything to look at, or to publish.
     #[inline(always)]
     #[must_use]
     pub fn has_tasks(&self) -> bool {
-        !(self.noted.is_empty() && self.tasks_without_grant() == 0 && self.outbox.is_empty())
+        !(self.tasks() == 0 && self.outbox.is_empty())
     }
 
     /// How many keys the pump has to look at.
+    #[inline(always)]
     #[must_use]
     pub fn tasks(&self) -> usize {
-        self.tasks_without_grant() + self.noted.len()
+        self.notes.without_grant() + self.notes.with_grant()
     }
 
     /// How many of these tasks are done though nothing can be granted, as long as the server accepts writes. A hold
@@ -113,43 +49,23 @@ impl Table {
     #[inline(always)]
     #[must_use]
     pub fn tasks_without_grant(&self) -> usize {
-        self.to_revoke.len() + self.untold.len()
+        self.notes.without_grant()
     }
 
     /// Whether a hold that is to be revoked is what the pump is to look at next.
     #[must_use]
     pub fn revokes(&self) -> bool {
-        !self.to_revoke.is_empty()
+        self.notes.revokes()
     }
 
     /// The next task that is done though nothing can be granted.
     pub fn next_without_grant(&mut self) -> Option<Task> {
-        next_of(&mut self.to_revoke).or_else(|| next_of(&mut self.untold))
+        self.notes.next_without_grant()
     }
 
     /// What the pump is to look at next.
     pub fn next_task(&mut self) -> Option<Task> {
-        if self.tasks_without_grant() > 0 {
-            return self.next_without_grant();
-        }
-        Some(match next_of(&mut self.noted)? {
-            Noted::Task(task) => {
-                if let Task::Multi(first_entry) = *task
-                    && let Some(multi) = self.multi_of(first_entry)
-                {
-                    multi.is_noted = false;
-                }
-                *task
-            }
-            Noted::Queue(id) => match self.queues.queue_mut(id) {
-                Some(queue) => {
-                    queue.is_noted = false;
-                    Task::Settle(queue.lock_key.clone())
-                }
-                // The last who waited there has left.
-                None => Task::AskAgain,
-            },
-        })
+        self.notes.next(&mut self.queues)
     }
 
     /// Asks the pump to look at every queue that somebody left whose going may let others in, but for this one.
@@ -164,21 +80,7 @@ impl Table {
     fn note_all_left(&mut self, but: Option<QueueId>) {
         while let Some(queue) = self.queues.next_left() {
             if Some(queue) != but {
-                self.note_queue(queue);
-            }
-        }
-    }
-
-    /// Notes that it may be the turn of a request for several locks. Asks the pump to look at all of them, unless the
-    /// request is known to be held up in another queue.
-    pub(super) fn note_multi(&mut self, id: MultiId, queue: QueueId) {
-        let Some(multi) = self.queues.multi_mut(id) else {
-            return;
-        };
-        if multi.held_up_in.is_none_or(|held_up_in| held_up_in == queue) {
-            multi.held_up_in = None;
-            if let Some(&first_entry) = multi.entries.first() {
-                self.note_request(first_entry);
+                self.notes.note_queue(&mut self.queues, queue);
             }
         }
     }
@@ -192,7 +94,7 @@ impl Table {
     pub(super) fn note_all(&mut self, is_concerned: impl Fn(u32) -> bool, change: impl Fn(&mut Queue)) {
         for (id, queue) in self.queues.queues_mut().filter(|(_, queue)| is_concerned(queue.lock_key.db)) {
             change(queue);
-            note(&mut self.noted, id, queue);
+            self.notes.mark(id, queue);
         }
     }
 
@@ -201,7 +103,7 @@ impl Table {
         let lock_key = self.locks.get(hold).and_then(|lock| lock.lock_key());
         if let Some((lock_key, hold)) = lock_key.zip(self.locks.hold(hold)) {
             let task = Task::ReplicateAgain(lock_key, hold.token());
-            self.note_task(task);
+            self.notes.note_task(task);
         }
     }
 
@@ -209,18 +111,18 @@ impl Table {
     pub(super) fn note_arrived(&mut self, lock_key: LockKey<'_>, lock: LockId) {
         if let Some(queue) = self.queues.at(lock_key) {
             self.queues.set_arrived(queue, lock);
-            self.note_queue(queue);
+            self.notes.note_queue(&mut self.queues, queue);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::noted::KEPT;
+    use super::super::noted::LOOKED_AT_ONCE;
     use super::super::terms::{Block, Wait};
     use super::*;
     use crate::lock::tests::legacy::ask;
-    use crate::lock::types::{ClientId, Mode, Token};
+    use crate::lock::types::{ClientId, Mode};
 
     #[test]
     fn a_queue_that_ended_after_it_was_noted_is_not_looked_at() {
@@ -266,28 +168,5 @@ mod tests {
         table.forget_notes_of_left();
         let stays = LockKey { db: 0, name: b"stays" }.to_owned();
         assert_eq!((table.tasks(), table.next_task(), table.tasks()), (1, Some(Task::Settle(stays)), 0));
-    }
-
-    #[test]
-    fn the_memory_of_many_tasks_comes_back_when_the_last_is_done() {
-        let lock_key = || LockKey { db: 0, name: b"k" }.to_owned();
-        let token = Token::new(1).expect("valid");
-        let mut table = Table::default();
-        for count in [1, 40, 40, 5_000] {
-            for _ in 0..count {
-                table.note_task(Task::ReplicateAgain(lock_key(), token));
-                table.to_revoke.push_back(Task::Revoke(lock_key(), token));
-            }
-            assert_eq!(table.tasks(), 2 * count);
-            for left in (0..2 * count).rev() {
-                assert_eq!((table.has_tasks(), table.revokes()), (true, left >= count), "{count}: {left}");
-                assert!(table.untold.capacity() >= count, "{count}: {left} left");
-                let task = table.next_task().expect("there is one");
-                assert_eq!(matches!(task, Task::Revoke(..)), left >= count, "{count}: {left}");
-            }
-            // Room for a few is kept for the next ones.
-            let is_gone = (table.untold.capacity() == 0, table.to_revoke.capacity() == 0);
-            assert_eq!((is_gone, table.tasks()), ((count > KEPT, count > KEPT), 0), "{count}");
-        }
     }
 }
