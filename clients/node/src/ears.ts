@@ -116,7 +116,7 @@ export class Ears {
     const where = placeOf(endpoint);
     let opening = this.#ears.get(where);
     if (opening === undefined) {
-      opening = Line.open(endpoint, OPEN_MS).then(
+      opening = Line.open(endpoint, OPEN_MS, this.route.journal).then(
         (line) => this.#track(line, where),
         (error: unknown) => this.#unheard(endpoint, error),
       );

@@ -10,6 +10,7 @@ import { type ConnectionOptions, connect as connectTls } from "node:tls";
 
 import { now } from "./clock.js";
 import { ConnectionFailedError, ServerRefusedError } from "./errors.js";
+import type { Journal } from "./journal.js";
 import { Decoder, encode, Push, type Reply, ReplyError } from "./resp.js";
 import { within } from "./scheduler.js";
 
@@ -71,14 +72,14 @@ export class Line {
   }
 
   /** Connects, logs in and sees to it that the server is a primary; ends by itself after `limit` milliseconds. */
-  static async open(endpoint: Endpoint, limit: number): Promise<Line> {
+  static async open(endpoint: Endpoint, limit: number, journal?: Journal): Promise<Line> {
     const { host = "127.0.0.1", port = 6379, path, tls } = endpoint;
     const where = path === undefined ? { host, port } : { path };
     const socket = endpoint.socket?.() ?? (tls === undefined ? connectPlain(where) : connectTls({ ...tls, ...where }));
     const line = new Line(socket, endpoint);
     try {
       const late = () => new ConnectionFailedError(`no reply from ${nameOf(endpoint)} for ${limit / 1000} s`);
-      await within(line.#logIn(endpoint), now() + limit, late);
+      await within(line.#logIn(endpoint, journal), now() + limit, late);
       return line;
     } catch (error) {
       line.close();
@@ -86,18 +87,18 @@ export class Line {
     }
   }
 
-  async #logIn(endpoint: Endpoint): Promise<void> {
+  async #logIn(endpoint: Endpoint, journal: Journal | undefined): Promise<void> {
     const { username = "default", password, database } = endpoint;
     const words = ["HELLO", "3"];
     if (password !== undefined) words.push("AUTH", username, password);
     const hello = this.ask([...words, "SETNAME", "redislock"]);
     const selected = database ? this.ask(["SELECT", String(database)]) : undefined;
     selected?.catch(() => undefined);
-    this.#refuseReplica(
-      await hello.catch((error: unknown) => {
-        throw isUnknown(error) ? noHello(nameOf(endpoint), error) : error;
-      }),
-    );
+    const greeting = await hello.catch((error: unknown) => {
+      throw isUnknown(error) ? noHello(nameOf(endpoint), error) : error;
+    });
+    journal?.greeted(nameOf(endpoint), greeting);
+    this.#refuseReplica(greeting);
     await selected;
   }
 

@@ -41,7 +41,7 @@ export class Lines {
       }
       // An idle one to another server makes room for this one.
       if (this.#idle.size + this.#busy > this.most) this.#idle.keys().next().value?.close();
-      const line = await Line.open(endpoint, limit);
+      const line = await Line.open(endpoint, limit, this.route.journal);
       if (line.isOpen) this.#open.add(line);
       line.onEnd = () => {
         this.#open.delete(line);

@@ -185,7 +185,7 @@ export class Route {
 
   async #open(endpoint: Endpoint, ended: () => void): Promise<Line> {
     try {
-      const line = await Line.open(endpoint, ANSWER_MS);
+      const line = await Line.open(endpoint, ANSWER_MS, this.journal);
       this.#failures = 0;
       this.#failure = undefined;
       line.onEnd = ended;

@@ -3,10 +3,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { IndependentLocks, Locks, ModuleMissingError, ServerRefusedError } from "redislock";
+import { IndependentLocks, Locks, LockTimeoutError, ModuleMissingError, ServerRefusedError } from "redislock";
 
 import { connect } from "./clients.mjs";
-import { atEnd, locksOn, startServer } from "./servers.mjs";
+import { atEnd, locksOn, startProxy, startServer } from "./servers.mjs";
 
 /** Locks over clients of three servers, which end with the test. */
 async function independentOn(t, servers, options) {
@@ -100,6 +100,28 @@ test("a server without the module is told without the words of the request", asy
     }
   }
 });
+
+test("a module that is too old is logged once for a server", { timeout: 90_000 }, async (t) => {
+  const server = await startServer(t);
+  for (const version of [":300", ":209"]) {
+    const proxy = await startProxy(t, server);
+    // The module says 300, which is 0.3.0.
+    proxy.change = (chunk) => Buffer.from(chunk.toString("latin1").replace("ver\r\n:300", `ver\r\n${version}`), "latin1");
+    const lines = [];
+    const log = (line) => lines.push(line);
+    const logger = { debug: log, info: log, warn: log, error: log };
+    const locks = await locksOn(t, proxy, "ioredis", { logger });
+    for (let round = 0; round < 2; round++) {
+      const hold = await locks.acquire("k");
+      await assert.rejects(locks.acquire("k", { wait: 300 }), LockTimeoutError);
+      await hold.release();
+    }
+    const need = "this client needs 0.3.0 or later: upgrade the module";
+    const told = [`redislock: the module redislock on ${proxy.address} is version 0.2.9, and ${need}`];
+    assert.deepEqual(lines.filter((line) => line.includes("is version")), version === ":209" ? told : []);
+  }
+});
+
 test("a lease above the server's is refused in the words of the option", async (t) => {
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
   for (const { admin } of servers) await admin.call("CONFIG", "SET", "redislock.max-lease", "60000");

@@ -144,13 +144,14 @@ export async function startServer(t, { words = [], withModule = true } = {}) {
 /**
  * A proxy before this server. `replyDelay` is by how many milliseconds replies come later. `see` is called with what a
  * client sends: "cut" ends that connection, "freeze" lets the request through and nothing after it. A number is by how
- * many milliseconds that connection's replies come later from then on.
+ * many milliseconds that connection's replies come later from then on. `change` gives what a client gets of a reply.
  */
 export async function startProxy(t, server) {
   const pairs = new Set();
   const proxy = {
     replyDelay: 0,
     see: () => undefined,
+    change: (chunk) => chunk,
     cut() {
       for (const socket of [...pairs].flat()) socket.destroy();
     },
@@ -172,7 +173,7 @@ export async function startProxy(t, server) {
     });
     far.on("data", (chunk) => {
       at = Math.max(at, performance.now() + proxy.replyDelay + delay);
-      setTimeout(() => isFrozen || near.write(chunk), at - performance.now());
+      setTimeout(() => isFrozen || near.write(proxy.change(chunk)), at - performance.now());
     });
     for (const [one, other] of [pair, [far, near]]) {
       one.on("error", () => undefined);

@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 
 import redislock
-from redislock import _watch
+from redislock import _table, _watch, testing
 
 from .servers import Meddler, eventually
 
@@ -147,3 +147,22 @@ def test_who_holds_it_is_left_out_where_it_is_not_allowed(
     assert "held by" not in line
     client.execute_command("LOCK.RELEASE", "k", "somebody")
     client.execute_command("ACL", "DELUSER", "app")
+
+
+def test_a_module_that_is_too_old_is_logged_once_for_a_server(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with redislock.AsyncLocks(testing.Server()) as locks, locks.lock("k"):
+            pass
+
+    with redislock.Locks(testing.Server()) as new:
+        new.lock("k").acquire().release()
+    assert not log("is version")
+    monkeypatch.setattr(_table, "_version", lambda: 209)
+    with redislock.Locks(testing.Server()) as old:
+        old.lock("k", wait=0).acquire().release()
+        old.ping()
+    where = log("is version", "WARNING")[0].split()[4]
+    sentence = f"the module redislock on {where} is version 0.2.9, and this client needs 0.3.0 or later: "
+    assert log("is version") == [sentence + "upgrade the module"]
+    asyncio.run(story())
+    assert log("is version") == 2 * [sentence + "upgrade the module"]

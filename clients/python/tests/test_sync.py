@@ -338,7 +338,7 @@ def test_hooks_are_told(server: Any, client: redis.Redis) -> None:
     counters = redislock.Counters()
     with redislock.Locks(client, hooks=counters) as made:
         hold = made.lock("k").acquire()
-        with pytest.raises(redislock.LockTimeoutError), made.lock("k", wait=0.1):
+        with pytest.raises(redislock.LockTimeoutError), made.lock("k", wait=1):
             pass
         client.delete("k")
         hold.wait_until_lost(10)

@@ -59,10 +59,20 @@ def info_of(told: Any) -> Info | None:
     return Info(told[b"kind"].decode(), told[b"limit"], holders, told[b"holds"], queue, told[b"waiters"])
 
 
-def version_of(told: Any, where: str) -> str:
-    """The version of the module, in the reply of HELLO."""
+def module_version(told: Any) -> int | None:
+    """The version of the module in the reply of HELLO, as 300 for 0.3.0; None if the server has no such module."""
     for module in told.get(b"modules", []) if isinstance(told, dict) else []:
         if module.get(b"name") == b"redislock":
-            number = module[b"ver"]
-            return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
-    raise ModuleMissingError(f"the module redislock is not loaded on {where}: start it with 'loadmodule'")
+            return int(module[b"ver"])
+    return None
+
+
+def shown_version(number: int) -> str:
+    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
+
+
+def version_of(told: Any, where: str) -> str:
+    """The version of the module, in the reply of HELLO."""
+    if (number := module_version(told)) is None:
+        raise ModuleMissingError(f"the module redislock is not loaded on {where}: start it with 'loadmodule'")
+    return shown_version(number)

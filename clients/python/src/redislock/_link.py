@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import socket
 import threading
@@ -11,11 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from ._info import module_version, shown_version
 from ._resp import Command, Parser, Push, ReplyError, pack
-from ._rules import Address, clock
+from ._rules import MODULE_VERSION_MIN, Address, clock
 from ._settings import Login, named
 from .errors import ConnectionFailedError
 
+logger = logging.getLogger("redislock")
 #: Seconds for which a new connection is kept though its server says that it is no primary.
 STAYS = 1.0
 
@@ -91,6 +94,15 @@ def _refusal(name: str, command: Command, reply: ReplyError) -> ReplyError:
     return ReplyError(text if name in text else f"{text} ({name})")
 
 
+def check_version(name: str, login: Login, reply: Any) -> None:
+    """Logs that the module of this server is too old. One that is missing is reported by the first request."""
+    old = module_version(reply)
+    if old is not None and old < MODULE_VERSION_MIN and name not in login.outdated:
+        login.outdated.add(name)
+        text = "the module redislock on %s is version %s, and this client needs %s or later: upgrade the module"
+        logger.warning(text, name, shown_version(old), shown_version(MODULE_VERSION_MIN))
+
+
 class Link(asyncio.Protocol):
     """A connection over which requests of many tasks go one behind the other; pushes come in between."""
 
@@ -164,6 +176,7 @@ class Link(asyncio.Protocol):
                 raise Broken(f"{error}, at the login: it may want TLS, or be a proxy without RESP3") from None
             if isinstance(reply, ReplyError):
                 raise _refusal(self.name, command, reply)
+            check_version(self.name, login, reply)
 
     @property
     def is_busy(self) -> bool:
@@ -263,6 +276,7 @@ class BlockingLink:
                 reply = self.call(command, until)
                 if isinstance(reply, ReplyError):
                     raise _refusal(named(address), command, reply)
+                check_version(named(address), login, reply)
         except BaseException:
             self.close()  # else the connection lasts as long as the error
             raise

@@ -21,6 +21,9 @@ from typing import Literal
 
 from ._resp import Command, ReplyError
 
+#: The oldest module that has all that this library asks for, as HELLO tells versions: 300 is 0.3.0.
+MODULE_VERSION_MIN = 300
+
 #: Seconds that a hold lasts unless it is renewed.
 LEASE = 30.0
 #: The shortest lease, in seconds: it leaves time for a renewal, and 0.03 is more likely a mistake.

@@ -34,6 +34,8 @@ class Login:
     is_async: bool | None = False
     #: The server in this process that stands in for one (redislock.testing); None where there is a network.
     door: Any = None
+    #: The servers whose module was found too old, which is logged once.
+    outdated: set[str] = field(default_factory=set, compare=False)
 
     def handshake(self) -> list[Command]:
         """The commands that come first on a connection."""
