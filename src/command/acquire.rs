@@ -12,17 +12,17 @@ pub struct Acquire<'a> {
     pub owner: Option<&'a [u8]>,
     /// For how long.
     pub lease_ms: u64,
-    /// Whether to wait.
+    /// The wait, if it may wait.
     pub wait: Option<WaitFor>,
-    /// How the lock is to be held.
+    /// The mode in which to hold the lock.
     pub mode: Mode,
-    /// Whether asking again counts.
+    /// True if asking again counts.
     pub is_reentrant: bool,
-    /// What is to bind the hold to the connection.
+    /// The binding of the hold to the connection.
     pub binding: Binding,
 }
 
-/// How to wait, and how long.
+/// The kind and the length of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitFor {
     /// On the connection, for this many milliseconds; 0: without limit.
@@ -48,7 +48,7 @@ struct Given {
 const USAGE: &str = "LOCK.ACQUIRE key owner PX milliseconds | EX seconds [BLOCK milliseconds | QUEUE milliseconds] \
                      [SHARED | LIMIT holders | REENTRANT] [EPHEMERAL milliseconds] [KEEPALIVE]";
 
-/// The owner and the lease, if the arguments behind the key are what they mostly are: a name and `PX`. `None`: it is
+/// The owner and the lease, if the arguments after the key are what they mostly are: a name and `PX`. `None`: it is
 /// for [`parse`].
 #[inline(always)]
 pub fn plain<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Option<(&'a [u8], u64)> {
@@ -59,7 +59,7 @@ pub fn plain<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Option<(&'a 
     owner(who.as_ref()).ok().filter(|&who| who != b"*").map(|who| (who, lease_ms))
 }
 
-/// Parses the arguments behind the key: the owner and the options.
+/// Parses the arguments after the key: the owner and the options.
 pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
     let Some((who, rest)) = args.split_first() else {
         return Err(Invalid::Missing { what: "the owner", usage: USAGE });
@@ -87,7 +87,7 @@ pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acqui
 
 #[inline(always)]
 fn usual_lease<A: AsRef<[u8]>>(px: &A, lease: &A, bounds: &Bounds) -> Option<u64> {
-    // What differs in this bit alone is the same letter, as the other one or as itself.
+    // Letters that differ in this bit alone are the same letter in another case.
     if !matches!(*px.as_ref(), [p, x] if [p | 0x20, x | 0x20] == *b"px") {
         return None;
     }
@@ -101,7 +101,7 @@ fn usual(who: &[u8], lease_ms: u64, mode: Mode) -> Acquire<'_> {
     Acquire { owner, lease_ms, wait: None, mode, is_reentrant: false, binding: Binding::NONE }
 }
 
-/// How the lock is to be held, if nothing else is said.
+/// The mode in which to hold the lock, if it is the only option.
 fn usual_mode<A: AsRef<[u8]>>(rest: &[A]) -> Option<Mode> {
     match rest {
         [shared] if shared.as_ref().eq_ignore_ascii_case(b"SHARED") => Some(Mode::Shared),
@@ -117,7 +117,7 @@ fn usual_mode<A: AsRef<[u8]>>(rest: &[A]) -> Option<Mode> {
 pub const MANY_USAGE: &str = "LOCK.MACQUIRE numkeys key [key ...] owner PX milliseconds | EX seconds \
                          [BLOCK milliseconds] [SHARED]";
 
-/// Parses the arguments behind the keys of LOCK.MACQUIRE, which has fewer options.
+/// Parses the arguments after the keys of LOCK.MACQUIRE, which has fewer options.
 pub fn parse_many<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
     let missing = Invalid::Missing { what: "the owner behind the keys", usage: MANY_USAGE };
     let (who, rest) = args.split_first().ok_or(missing)?;
@@ -177,7 +177,7 @@ impl Given {
             // Without limit means: as long as the user's bound allows.
             (Some(0), None) => Some(WaitFor::Block(bounds.wait_ms_max.unwrap_or(0))),
             (Some(ms), None) => Some(WaitFor::Block(ms)),
-            // Nobody could ever come back to it.
+            // No client could ever ask for it again.
             (None, Some(_)) if who == b"*" => return Err(Invalid::PlaceOfNobody),
             (None, queue) => queue.map(WaitFor::Queue),
         };

@@ -1,4 +1,4 @@
-//! What the grammars of the commands share: numbers, owners, options.
+//! Parts that the grammars of the commands share: numbers, owners, options.
 
 use super::error::{Invalid, shown};
 use crate::lock::types::{LEASE_MS_MAX, OWNER_BYTES_MAX, TOKEN_MAX, Token};
@@ -108,7 +108,7 @@ pub const fn owner(bytes: &[u8]) -> Result<&[u8], Invalid> {
     Ok(bytes)
 }
 
-/// The options behind the positional arguments: in any order, in any case, each at most once.
+/// The options after the positional arguments: in any order, in any case, each at most once.
 ///
 /// A command walks through them with [`Options::take`] and takes values with [`Options::value`].
 pub struct Options<'a, A> {
@@ -140,7 +140,7 @@ impl<'a, A: AsRef<[u8]>> Options<'a, A> {
             return Err(Invalid::Repeated(name));
         }
         let Some(value) = self.take() else {
-            // What is wrong with no value at all tells what is wanted.
+            // The error for an empty value names the accepted values.
             return match parse(b"") {
                 Ok(_) => Err(Invalid::Missing { what: "a value", usage: name }),
                 Err(wanted) => Err(Invalid::NoValue { name, wanted: Box::new(wanted) }),

@@ -42,14 +42,14 @@ pub enum Invalid {
     Repeated(&'static str),
     /// An option is the last word, and needs a value.
     NoValue {
-        /// Which option.
+        /// The option.
         name: &'static str,
         /// What is wrong with no value at all: it tells the range.
         wanted: Box<Invalid>,
     },
     /// An argument is missing.
     Missing {
-        /// Which one.
+        /// The argument.
         what: &'static str,
         /// The grammar of the command.
         usage: &'static str,
@@ -61,24 +61,24 @@ pub enum Invalid {
     },
     /// Behind the keys of LOCK.MACQUIRE something is wrong, and perhaps it is their count.
     BehindKeys {
-        /// How many keys were said to come.
+        /// The number of keys that the client announced.
         count: u64,
         /// The last of them, made printable.
         last: String,
-        /// What stands behind it, made printable.
+        /// The argument after it, made printable.
         owner: String,
-        /// What is wrong behind that.
+        /// The error after that.
         invalid: Box<Invalid>,
     },
     /// Two options that exclude each other.
     Both(&'static str, &'static str),
-    /// A reservation for an owner that nobody knows.
+    /// A reservation for an owner that no client knows.
     PlaceOfNobody,
     /// Fewer keys than were said.
     NoKeys {
-        /// How many were said to come.
+        /// The number that the client announced.
         count: u64,
-        /// How many arguments came.
+        /// The number of arguments that came.
         given: usize,
     },
     /// A key of several is named twice.
@@ -280,7 +280,7 @@ pub const DEMOTED: &str = "UNBLOCKED this server is no longer a primary; ask the
 /// Too few replicas are there, or have been for long enough.
 pub const CANNOT_CONFIRM: &str = "NOREPLICAS too few replicas are connected, or they connected less than a quarantine ago, or this server became primary less than a quarantine ago (see INFO redislock); nothing was done";
 
-/// Nobody can wait for replicas here.
+/// No client can wait for replicas here.
 pub const CANNOT_WAIT: &str = "NOREPLICAS a grant or a renewal must wait for replicas (redislock.confirm), which is impossible in MULTI, in a script or on a connection that must not block; nothing was done";
 
 /// Too few replicas acknowledged a grant in time.
@@ -289,7 +289,7 @@ pub const GRANT_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the g
 /// Too few replicas acknowledged a renewal in time.
 pub const RENEWAL_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the renewal: one left, or redislock.confirm-timeout or the lease is over; count on the shorter of the old and the new lease";
 
-/// A lease that stands still has no end that a quarantine could wait for.
+/// A paused lease has no end that a quarantine could wait for.
 pub const KEPT_UNCONFIRMED: &str = "ERR KEEPALIVE cannot be used while redislock.confirm is all or majority: a paused lease has no bounded end";
 
 /// Nobody could say how often a lock is held if a request that counts was not confirmed.

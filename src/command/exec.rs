@@ -13,7 +13,7 @@ pub struct Exec<'a, A> {
     pub words: &'a [A],
 }
 
-/// Parses the arguments behind the key.
+/// Parses the arguments after the key.
 pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Exec<'_, A>, Invalid> {
     const USAGE: &str = "LOCK.EXEC key token command [arg ...]";
     let missing = |what| Invalid::Missing { what, usage: USAGE };
@@ -26,7 +26,7 @@ pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Exec<'_, A>, Invalid> {
     Ok(Exec { token, words })
 }
 
-/// Whether this names one of the module's own commands. They are steps of their own, and LOCK.EXEC within
+/// Returns true if this names one of the module's own commands. They are steps of their own, and LOCK.EXEC within
 /// itself, written out a hundred thousand times, would be as deep as the stack.
 #[must_use]
 pub fn is_ours(name: &[u8]) -> bool {
@@ -34,7 +34,7 @@ pub fn is_ours(name: &[u8]) -> bool {
     name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
 }
 
-/// Whether a command that can block would do so: always, but for those of the streams, which block by option.
+/// Returns true if a command that can block would do so: always, but for those of the streams, which block by option.
 #[must_use]
 pub fn would_block<A: AsRef<[u8]>>(words: &[A]) -> bool {
     let is = |at, word| is_at(words, at, word);
@@ -54,7 +54,7 @@ pub fn would_block<A: AsRef<[u8]>>(words: &[A]) -> bool {
     false
 }
 
-/// Whether the word at this place is that one, in whatever case.
+/// Returns true if the word at this place is that one, in whatever case.
 fn is_at<A: AsRef<[u8]>>(words: &[A], at: usize, word: &[u8]) -> bool {
     words.get(at).is_some_and(|w| w.as_ref().eq_ignore_ascii_case(word))
 }

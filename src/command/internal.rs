@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The 1 is the record's version: the lowest that can express it. The edge writes it and takes it off ([`unversioned`]), so
-//! what stands behind it is all that the engine and its tests see.
+//! the part after it is all that the engine and its tests see.
 //!
 //! A granted ACQUIRE, a RELEASE and a RENEW travel in their own words where a reader must come to the
 //! same result; see `docs/internals/replication.md`.
@@ -36,7 +36,7 @@ pub enum Apply {
     Empty,
 }
 
-/// What stands behind the version of a record. `None`: this module does not know the version.
+/// The part after the version of a record. `None`: this module does not know the version.
 #[must_use]
 pub fn unversioned<A: AsRef<[u8]>>(args: &[A]) -> Option<&[A]> {
     let (version, rest) = args.split_first()?;

@@ -10,7 +10,7 @@ use super::error::{Invalid, shown, shown_shortly};
 /// Most keys of one request.
 pub const KEYS_MAX: u64 = 64;
 
-/// The keys among the arguments behind the command, as many as their first says.
+/// The keys among the arguments after the command, as many as their first says.
 pub fn keys<A: AsRef<[u8]>>(args: &[A]) -> Result<&[A], Invalid> {
     let (count, rest) = args.split_first().ok_or(Invalid::Missing { what: "numkeys", usage: MANY_USAGE })?;
     let count = ranged("numkeys", "", count.as_ref(), 1, KEYS_MAX)?;
@@ -25,7 +25,7 @@ pub fn key_positions<A: AsRef<[u8]>>(args: &[A]) -> Range<usize> {
     2..2 + count
 }
 
-/// Parses the arguments behind the command: the keys, and the rest.
+/// Parses the arguments after the command: the keys, and the rest.
 pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<(&'a [A], Acquire<'a>), Invalid> {
     let keys = keys(args)?;
     let mut seen = HashSet::new();
@@ -40,7 +40,7 @@ pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<(&'a 
     Ok((keys, request))
 }
 
-/// What is wrong behind the keys, with which of the arguments were taken for keys and owner if that may be why.
+/// What is wrong after the keys, with which of the arguments were taken for keys and owner if that may be why.
 fn perhaps_miscounted<A: AsRef<[u8]>>(keys: &[A], rest: &[A], invalid: Invalid) -> Invalid {
     let is_of_options =
         matches!(invalid, Invalid::Unknown { .. } | Invalid::BareLease { .. } | Invalid::NoLease);

@@ -4,7 +4,7 @@ use super::args::{Options, owner, token};
 use super::error::Invalid;
 use crate::lock::table::Release;
 
-/// The owner, if the arguments behind the key are nothing but one, as they mostly are. `None`: it is for [`parse`].
+/// The owner, if the arguments after the key are nothing but one, as they mostly are. `None`: it is for [`parse`].
 #[inline(always)]
 pub fn plain<A: AsRef<[u8]>>(args: &[A]) -> Option<&[u8]> {
     match args {
@@ -13,7 +13,7 @@ pub fn plain<A: AsRef<[u8]>>(args: &[A]) -> Option<&[u8]> {
     }
 }
 
-/// Parses the arguments behind the key.
+/// Parses the arguments after the key.
 pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Release<'_>, Invalid> {
     const USAGE: &str = "LOCK.RELEASE key owner [TOKEN token]";
     let Some((who, rest)) = args.split_first() else {

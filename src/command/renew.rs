@@ -17,7 +17,7 @@ pub struct Renew<'a> {
     pub raise: Option<Token>,
 }
 
-/// Parses the arguments behind the key.
+/// Parses the arguments after the key.
 pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Renew<'a>, Invalid> {
     const USAGE: &str = "LOCK.RENEW key owner PX milliseconds | EX seconds [TOKEN token | RAISE token]";
     let (who, rest) = args.split_first().ok_or(Invalid::Missing { what: "the owner", usage: USAGE })?;

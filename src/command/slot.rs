@@ -11,7 +11,7 @@ pub fn redirection(slot: u16, node: Option<String>) -> String {
     }
 }
 
-/// Whether these keys are all of one slot.
+/// Returns true if these keys are all of one slot.
 pub fn are_of_one<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> bool {
     let mut slots = names.into_iter().map(slot_of);
     let first = slots.next();

@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 
-/// Which command it is.
+/// The commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
     /// LOCK.ACQUIRE
@@ -33,13 +33,13 @@ pub enum Which {
 /// A command and all that is told about it.
 #[derive(Debug)]
 pub struct Command {
-    /// Which it is.
+    /// The command.
     pub which: Which,
     /// Its name.
     pub name: &'static CStr,
-    /// What it does, in the words of the server.
+    /// Its flags, in the words of the server.
     pub flags: &'static CStr,
-    /// Where its keys are.
+    /// The positions of its keys.
     pub keys: Keys,
     /// ACL categories: the server derives none from the flags of a module's command.
     pub categories: &'static CStr,
@@ -49,26 +49,26 @@ pub struct Command {
     pub arity: i32,
     /// What drivers need to know to send it to a cluster, in the words of the server's own commands.
     pub tips: &'static CStr,
-    /// What it is for.
+    /// Its purpose.
     pub summary: &'static CStr,
-    /// How its time grows.
+    /// The growth of its time.
     pub complexity: &'static CStr,
     /// Its arguments.
     pub args: &'static [Arg],
 }
 
-/// Where the keys of a command are.
+/// The positions of a command's keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keys {
     /// It has none.
     None,
     /// One, the first argument.
     First(Use),
-    /// Behind the first argument, which says how many.
+    /// After the first argument, which is their number.
     Counted(Use),
 }
 
-/// What a command does to its keys.
+/// The effect of a command on its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     /// It only looks.
@@ -86,7 +86,7 @@ pub enum Use {
 pub struct Arg {
     /// Its name.
     pub name: &'static CStr,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// The word in front of it, or that it is.
     pub token: Option<&'static CStr>,
@@ -94,11 +94,11 @@ pub struct Arg {
     pub is_optional: bool,
     /// There may be several of it.
     pub is_repeated: bool,
-    /// What it consists of, or is one of.
+    /// Its parts, or its alternatives.
     pub subargs: &'static [Arg],
 }
 
-/// What an argument is.
+/// The kind of an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The name of a key.
@@ -109,7 +109,7 @@ pub enum Kind {
     Number,
     /// One of its subarguments.
     OneOf,
-    /// Its subarguments, one behind the other.
+    /// Its subarguments, one after the other.
     Block,
     /// Its token alone.
     Word,
@@ -388,7 +388,7 @@ mod tests {
         heads.iter().flat_map(|head| tails.iter().map(|tail| [head.clone(), tail.clone()].concat())).collect()
     }
 
-    /// What the parser of a command says to its arguments.
+    /// The verdict of a command's parser on its arguments.
     fn parse(which: Which, args: &[String]) -> Result<(), Invalid> {
         let (bounds, behind_key) = (Bounds::WIDEST, args.get(1..).unwrap_or(&[]));
         match which {

@@ -12,9 +12,9 @@ use crate::lock::table::{Candidate, Decision, NO_PERMISSION, NO_PERMISSION_FOR_S
 /// The checks of one step or of one run of the pump.
 pub struct Admission<'a, S: Server> {
     server: &'a S,
-    /// Whether the server refuses writes; asked once, when it first matters.
+    /// True if the server refuses writes; asked once, when it first matters.
     refuses_writes: Option<bool>,
-    /// Whether no grant could be confirmed. Known beforehand: within a step nobody can look at the replicas.
+    /// True if no grant could be confirmed. Known beforehand: within a step nobody can look at the replicas.
     cannot_confirm: bool,
     /// How many grants were asked about.
     asked: usize,
@@ -32,12 +32,12 @@ impl<'a, S: Server> Admission<'a, S> {
         Self { server, refuses_writes: None, cannot_confirm: confirm::is_impossible(server), asked: 0 }
     }
 
-    /// Whether nothing can be granted now.
+    /// Returns true if nothing can be granted now.
     pub fn is_closed(&mut self) -> bool {
         self.cannot_confirm || self.refuses_writes()
     }
 
-    /// Whether nothing can be written now.
+    /// Returns true if nothing can be written now.
     pub fn refuses_writes(&mut self) -> bool {
         let server = self.server;
         *self.refuses_writes.get_or_insert_with(|| server.refuses_writes())

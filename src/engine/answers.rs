@@ -7,7 +7,7 @@ use crate::lock::effect::Answer;
 use crate::lock::effect::WaiterId;
 use crate::lock::types::ClientId;
 
-/// Whether the client of the running command can be blocked.
+/// Returns true if the client of the running command can be blocked.
 ///
 /// Another module calls commands by a client that has no connection. It cannot wait, whatever the server says of it: no
 /// user is found for it when its turn comes. In a transaction or a script the server answers it at once.
@@ -156,7 +156,7 @@ pub fn turn_begins<S: Server>(server: &S) {
     }
 }
 
-/// Whether the server tells of its turns and nothing needs that now.
+/// Returns true if the server tells of its turns and nothing needs that now.
 fn needs_no_turns<S: Server>(server: &S) -> bool {
     let shared = server.shared();
     shared.hears_turns.is_set()

@@ -54,7 +54,7 @@ impl Reply {
         }
     }
 
-    /// Whether it tells its owner of a hold.
+    /// Returns true if it tells its owner of a hold.
     #[must_use]
     pub const fn tells_of_hold(&self) -> bool {
         matches!(self, Self::Answer(Answer::Granted { .. }) | Self::Renewed(_))
@@ -188,7 +188,7 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         None
     }
 
-    /// Whether somebody waits for its turn to be answered.
+    /// Returns true if somebody waits for its turn to be answered.
     #[must_use]
     pub const fn has_paced(&self) -> bool {
         self.paced_len > 0

@@ -125,7 +125,7 @@ pub fn refusal_of_grant<S: Server>(server: &S, binding: Binding, is_reentrant: b
     cannot_wait(server).then_some(CANNOT_WAIT)
 }
 
-/// Whether what this client is granted has to be confirmed, and it cannot wait for that.
+/// Returns true if what this client is granted has to be confirmed, and it cannot wait for that.
 fn cannot_wait<S: Server>(server: &S) -> bool {
     server.shared().settings.confirms() && !answers::can_block(server)
 }
@@ -153,7 +153,7 @@ pub fn refusal_of_renewal<S: Server>(server: &S, raises: bool) -> Option<&'stati
     if cannot_wait(server) { Some(CANNOT_WAIT) } else { is_impossible(server).then_some(CANNOT_CONFIRM) }
 }
 
-/// Whether no grant could be confirmed now.
+/// Returns true if no grant could be confirmed now.
 #[inline]
 pub fn is_impossible<S: Server>(server: &S) -> bool {
     server.shared().holds_back.is_set() && lacks_replicas(server)

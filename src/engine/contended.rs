@@ -38,7 +38,7 @@ impl Contended {
         }
     }
 
-    /// Whether names are wanted.
+    /// Returns true if names are wanted.
     #[must_use]
     pub const fn is_on(&self) -> bool {
         self.names_max > 0

@@ -38,7 +38,7 @@ pub fn look_around<S: Server>(server: &S) {
     look_for_listeners(server);
 }
 
-/// Whether the server may evict locks: at load, and whenever its configuration changes.
+/// Looks whether the server may evict locks: at load, and whenever its configuration changes.
 pub fn look_at_eviction<S: Server>(server: &S) {
     let shared = server.shared();
     shared.may_evict.set(server.may_evict());
@@ -51,7 +51,7 @@ pub fn look_at_eviction<S: Server>(server: &S) {
     }
 }
 
-/// Whether no lock may be granted because it might be evicted. Says so in the log, once.
+/// Returns true if no lock may be granted because it might be evicted. Says so in the log, once.
 #[inline]
 pub fn refuses_for_eviction<S: Server>(server: &S) -> bool {
     let shared = server.shared();

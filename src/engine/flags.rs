@@ -20,7 +20,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Whether grants and expiries are this server's to decide at all.
+    /// Returns true if grants and expiries are this server's to decide at all.
     #[inline(always)]
     #[must_use]
     pub const fn decides(self) -> bool {

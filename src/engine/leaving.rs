@@ -38,7 +38,7 @@ pub fn must_write_clock(shared: &Shared) -> bool {
     must_write_clock
 }
 
-/// Whether the clock of tokens is part of a file that is written now.
+/// Returns true if the clock of tokens is part of a file that is written now.
 pub fn writes_clock(shared: &Shared, clock: &TokenClock) -> bool {
     clock.last_token() > 0 && (clock.replicated_token() > 0 || !shared.settings.is_leaving())
 }

@@ -19,7 +19,7 @@ pub fn publish<S: Server>(server: &S, name: S::Name<'_>, event: Event) {
     }
 }
 
-/// Whether this event has to wait because an earlier one does. Then it will be published behind that.
+/// Returns true if this event has to wait because an earlier one does. Then it will be published behind that.
 #[inline(never)]
 fn holds_back<S: Server>(server: &S, name: S::Name<'_>, event: Event) -> bool {
     let held_back = server.with(|state| {

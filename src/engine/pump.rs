@@ -114,7 +114,7 @@ fn let_allocator_tidy_up() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(4096)));
 }
 
-/// Whether this run has taken as long as it may.
+/// Returns true if this run has taken as long as it may.
 fn is_spent<S: Server>(server: &S, started: Moment) -> bool {
     server.boot().0.saturating_sub(started.0) > RUN_BUDGET_US
 }
@@ -205,7 +205,7 @@ struct ToDo<'a, S: Server> {
     noted: usize,
     /// Nothing can be granted: only what grants nothing is done.
     grants_nothing: bool,
-    /// Whether it is the turn of what was noted.
+    /// True if it is the turn of what was noted.
     is_notes_turn: bool,
 }
 
@@ -402,7 +402,7 @@ fn redirect<S: Server>(server: &S, name: S::Name<'_>, lock_key: &LockKeyBuf) {
     }
 }
 
-/// Whether values were freed elsewhere that the table still knows.
+/// Returns true if values were freed elsewhere that the table still knows.
 pub fn has_dead<S: Server>(server: &S) -> bool {
     server.shared().has_dead() || server.with(|state| !state.dead.is_empty()) == Some(true)
 }

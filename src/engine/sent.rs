@@ -43,7 +43,7 @@ impl Sent {
         self.turns = self.turns.saturating_add(1);
     }
 
-    /// Whether there was no grant for some turns.
+    /// Returns true if there was no grant for some turns.
     pub const fn is_quiet(&self) -> bool {
         self.turns >= QUIET_TURNS && self.replies.is_empty()
     }

@@ -67,7 +67,7 @@ pub trait Server: Sized {
 
     /// What the server says of itself and of the running command. Calls nobody.
     fn flags(&self) -> Flags;
-    /// Whether it has promised somebody that nothing is written now.
+    /// Returns true if it has promised somebody that nothing is written now.
     fn is_paused(&self) -> bool;
     /// Whether it would refuse a write: too few replicas, a disk error. May be asked from within [`Server::with`]: all
     /// that runs is LOCK.TICK without arguments, which does not go there.
@@ -78,9 +78,9 @@ pub trait Server: Sized {
     fn listen(&self, to: Topic) -> bool;
     /// Has the server tell of its turns no more. Not while it tells of anything.
     fn ignore_turns(&self);
-    /// Whether it may evict keys that have no time to live, by its configuration.
+    /// Returns true if it may evict keys that have no time to live, by its configuration.
     fn may_evict(&self) -> bool;
-    /// Whether anybody could hear a keyspace event, by its configuration and its modules.
+    /// Returns true if anybody could hear a keyspace event, by its configuration and its modules.
     fn has_listeners(&self) -> bool;
     /// Writes into the log.
     fn log(&self, level: Level, text: &str);
@@ -100,7 +100,7 @@ pub trait Server: Sized {
     /// Whether the running command may use all of these keys, which are of one slot, as far as that is on its way from here
     /// or to here.
     fn has_all(&self, names: &[Self::Name<'_>]) -> bool;
-    /// Whether it has seen to all keys of a command that has several, and not to the first alone.
+    /// Returns true if it has seen to all keys of a command that has several, and not to the first alone.
     fn sees_all_keys(&self) -> bool;
     /// Whose the slot of the key is.
     fn whose(&self, name: Self::Name<'_>) -> Whose;
@@ -121,7 +121,7 @@ pub trait Server: Sized {
     /// The connection that runs the command; `None` where there is none. In a script, and in another module's call, it
     /// is one that [`Self::is_connected`] does not know.
     fn client(&self) -> Option<ClientId>;
-    /// Whether a client has this connection now. Calls nobody.
+    /// Returns true if a client has this connection now. Calls nobody.
     fn is_connected(&self, client: ClientId) -> bool;
     /// Whether the user of this client may run the command that it waits in, on this key, by the rules as they are now.
     /// Calls nobody.

@@ -62,7 +62,7 @@ impl Switch {
         Self { name, value: AtomicBool::new(false) }
     }
 
-    /// Whether it is yes.
+    /// Returns true if it is yes.
     #[inline]
     #[must_use]
     pub fn is_on(&self) -> bool {
@@ -184,7 +184,7 @@ impl Settings {
         self.quarantine_ms().saturating_add(STABLE_SLACK_MS)
     }
 
-    /// Whether grants and renewals need acknowledgements.
+    /// Returns true if grants and renewals need acknowledgements.
     #[inline]
     #[must_use]
     pub fn confirms(&self) -> bool {
@@ -221,20 +221,20 @@ impl Settings {
         self.max_token_lead.get() * 1000
     }
 
-    /// Whether locks are granted on a server that may evict them.
+    /// Returns true if locks are granted on a server that may evict them.
     #[must_use]
     pub fn allows_eviction(&self) -> bool {
         self.allow_eviction.is_on()
     }
 
-    /// Whether a string with a time to live counts as a lock.
+    /// Returns true if a string with a time to live counts as a lock.
     #[inline]
     #[must_use]
     pub fn has_legacy_strings(&self) -> bool {
         self.legacy_strings.is_on()
     }
 
-    /// Whether the module is to go: no lock is granted any more, and nothing of its own is written.
+    /// Returns true if the module is to go: no lock is granted any more, and nothing of its own is written.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.leaving.is_on()
@@ -260,7 +260,7 @@ impl Settings {
         }
     }
 
-    /// Whether they make sense together.
+    /// Checks that they make sense together.
     pub fn check(&self) -> Result<(), &'static str> {
         match (self.confirms(), self.group_size.get(), self.quarantine.get()) {
             (true, 0, _) => {

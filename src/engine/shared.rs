@@ -17,7 +17,7 @@ impl Note {
         Self(AtomicBool::new(value))
     }
 
-    /// Whether it is set.
+    /// Returns true if it is set.
     #[inline]
     #[must_use]
     pub fn is_set(&self) -> bool {
@@ -103,14 +103,14 @@ impl Shared {
         }
     }
 
-    /// Whether no lock is granted because it might be evicted.
+    /// Returns true if no lock is granted because it might be evicted.
     #[inline]
     #[must_use]
     pub fn grants_none_for_eviction(&self) -> bool {
         self.may_evict.is_set() && !self.settings.allows_eviction()
     }
 
-    /// Whether it is a node of a cluster.
+    /// Returns true if it is a node of a cluster.
     #[inline]
     #[must_use]
     pub fn is_cluster(&self) -> bool {
@@ -181,7 +181,7 @@ impl Shared {
         }
     }
 
-    /// Whether values were freed elsewhere that nobody has taken yet.
+    /// Returns true if values were freed elsewhere that nobody has taken yet.
     #[must_use]
     pub fn has_dead(&self) -> bool {
         self.graveyard_is_used.load(Ordering::Acquire)

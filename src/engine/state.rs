@@ -41,7 +41,7 @@ pub struct State<B, A> {
     pub sweep: Sweep,
     /// Which locks are asked for most while they are not to be had.
     pub contended: Contended,
-    /// Whether strings could be locks when the settings were last changed.
+    /// True if strings could be locks when the settings were last changed.
     pub counts_strings: bool,
 }
 
@@ -109,7 +109,7 @@ pub struct Pump {
     pub moves: usize,
     /// A quarantine has begun, and nobody was told of its end.
     pub is_quarantined: bool,
-    /// Whether grants and expiries are this server's to decide, as of the last look.
+    /// True if grants and expiries are this server's to decide, as of the last look.
     pub decides: bool,
     /// What the log is to be told of broken locks: the first, and how many others.
     pub broken: Option<(LockKeyBuf, u64)>,
@@ -152,7 +152,7 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
         }
     }
 
-    /// Whether there is anything that only the pump does, and that needs no time to pass.
+    /// Returns true if there is anything that only the pump does, and that needs no time to pass.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.table.has_tasks()

@@ -21,7 +21,7 @@ const NAME_LOOKED_AT_MAX: usize = 4096;
 /// forgot when it stopped deciding.
 const SORTED_AT_ONCE: usize = TUNING.sorted_at_once;
 
-/// Whether there is anything to look at; then the pump has to run. From the server's cron.
+/// Returns true if there is anything to look at; then the pump has to run. From the server's cron.
 pub fn begin<B: Copy + Eq + Hash, A: Alarm>(state: &mut State<B, A>) -> bool {
     let has_queues = state.table.waiters() > 0;
     state.sweep.is_due |= has_queues;

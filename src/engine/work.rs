@@ -22,7 +22,7 @@ pub fn request<S: Server>(server: &S) {
     }
 }
 
-/// Whether a run that was asked for does not begin.
+/// Returns true if a run that was asked for does not begin.
 pub fn is_late<S: Server>(server: &S) -> bool {
     let now = server.boot();
     let since = server.with(|state| state.pump.requested).flatten();

@@ -10,7 +10,7 @@ use crate::lock::queue::QueueId;
 use crate::lock::token::Travel;
 use crate::lock::types::{COUNT_MAX, LockKey, Mode, Now, Token};
 
-/// Where a request stands that is about to wait.
+/// The entry of a request's owner in the queue that the request is about to join.
 struct Standing {
     /// Its owner's entry in this queue.
     own: Option<WaiterId>,
@@ -105,7 +105,7 @@ impl Table {
             .is_some_and(|own| own.multi.is_none() && own.request.mode == ask.mode);
         match (queue, own) {
             (None, _) if self.fits(ctx, ask.mode, 0) => self.take(now, ctx, ask, fx),
-            // Beside those who only have a reservation, as if it had been in the queue already.
+            // Alongside reservations alone, as if it had been in the queue already.
             (Some(queue), None) if self.fits_beside(ctx, queue, ask.mode, None) => {
                 self.take(now, ctx, ask, fx)
             }
@@ -121,7 +121,7 @@ impl Table {
         }
     }
 
-    /// How the lock is held or waited for, if that excludes a request of this mode.
+    /// The mode of the holders or of the queue, if it excludes a request of this mode.
     pub(super) fn other_kind(
         &self,
         held_as: Option<Mode>,
@@ -178,7 +178,7 @@ impl Table {
         };
         let (token, count, was) = (hold.token(), hold.count(), hold.binding());
         let is_longer = hold.ends_before(now.boot, ask.lease_ms);
-        // The owner was not told of what it has: it counts from here.
+        // Its grant was not delivered: the owner counts from here.
         let is_counted = ask.is_reentrant && !self.is_to_revoke(token, holder);
         self.note_asked_again(holder, ask.client);
         let binding = if ask.binding.is_none() { was } else { ask.binding };
@@ -200,7 +200,7 @@ impl Table {
         Granted(token)
     }
 
-    /// What readers are told of one hold of the lock.
+    /// The record of one hold of the lock for readers.
     pub(super) fn record_of(&self, ctx: &StepContext<'_>, holder: LockId) -> Record {
         match ctx.lock {
             Some(lock) if lock.is_list() => Record::Holder(lock, holder),
@@ -208,7 +208,7 @@ impl Table {
         }
     }
 
-    /// An exclusive holder lets others in beside it.
+    /// Makes the hold of an exclusive holder a shared one.
     fn downgrade(
         &mut self,
         now: Now,

@@ -1,4 +1,4 @@
-//! How waiters are let in: the queue at a key, and the lock that they wait for.
+//! Grants to waiters: the queue at a key, and the lock that they wait for.
 
 use super::context::StepContext;
 use super::state::{Table, are_enough};
@@ -16,7 +16,7 @@ impl Table {
         Step { reply, change: self.close(ctx), record: ctx.record }
     }
 
-    /// What becomes of the key after all.
+    /// Returns the change of the key that the step leads to.
     pub(super) fn close(&mut self, ctx: &StepContext<'_>) -> Change {
         self.assert_nobody_waits_for_own(ctx.key_ref.lock_key, ctx.lock);
         let mut is_new_turn = false;
@@ -99,12 +99,12 @@ impl Table {
         }
     }
 
-    /// Whether a request could be granted with `reserved` places kept free for others.
+    /// Returns true if a request could be granted with `reserved` places kept free for others.
     pub(super) fn fits(&self, ctx: &StepContext<'_>, mode: Mode, reserved: usize) -> bool {
         reserved < self.room(ctx, mode)
     }
 
-    /// How many more could hold the lock so, with those who hold it.
+    /// Returns how many more could hold the lock in this mode, with the current holders.
     fn room(&self, ctx: &StepContext<'_>, mode: Mode) -> usize {
         if ctx.legacy.is_some() || self.restrictions.is_closed() {
             return 0;
@@ -116,7 +116,7 @@ impl Table {
             (Mode::Limit(limit), held_as) if held_as.is_none_or(|held_as| held_as == mode) => {
                 (limit as usize).saturating_sub(holders())
             }
-            // Held in a way that lets nobody in with it.
+            // Its mode admits no other holder.
             (Mode::Shared | Mode::Limit(_), _) => 0,
         }
     }
@@ -241,7 +241,7 @@ impl Table {
         record.is_some()
     }
 
-    /// Whether it is the turn of this request: nobody is ahead of it but reservations, and it fits beside them.
+    /// Returns true if it is the turn of this request: nobody is ahead of it but reservations, and it fits beside them.
     pub(super) fn is_turn_of(&self, ctx: &StepContext<'_>, queue: QueueId, waiter: WaiterId) -> bool {
         let request = self.queues.waiter(waiter).map(|waiter| &waiter.request);
         request.is_some_and(|request| {

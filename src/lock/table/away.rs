@@ -15,7 +15,7 @@ use crate::lock::types::ClientId;
 /// Queues that were set aside, and what the pump was to look at then.
 pub(super) struct Away {
     queues: Queues,
-    /// What they are told.
+    /// The answer that they get.
     answer: Answer,
     /// No queue is left before this place.
     place: usize,
@@ -24,12 +24,12 @@ pub(super) struct Away {
 }
 
 impl Away {
-    /// All who wait in `queues` are to be told `answer`.
+    /// Every waiter in `queues` will get this answer.
     pub(super) const fn new(queues: Queues, answer: Answer, dropped: Notes) -> Self {
         Self { queues, answer, place: 0, dropped }
     }
 
-    /// Whether nothing is left of it.
+    /// Returns true if nothing is left of it.
     pub(super) fn is_empty(&self) -> bool {
         self.queues.waiters() == 0 && self.dropped.is_empty()
     }
@@ -45,13 +45,13 @@ impl Away {
         }
     }
 
-    /// The waiter that is told next: the first of a queue.
+    /// The waiter that is answered next: the first of a queue.
     fn next(&mut self) -> Option<WaiterId> {
         let queue = self.queues.first_from(&mut self.place)?;
         Some(self.queues.first_entry(self.queues.head(queue)?))
     }
 
-    /// Takes this one out. Nobody comes in for it.
+    /// Takes this one out. No other waiter is admitted for it.
     pub(super) fn take(&mut self, waiter: WaiterId) -> Option<ClientId> {
         let left = self.queues.leave(waiter);
         while self.queues.next_left().is_some() {}

@@ -1,4 +1,4 @@
-//! How a hold begins, and how its token is raised.
+//! Starts holds, and raises their tokens.
 
 use super::context::StepContext;
 use super::state::Table;
@@ -92,7 +92,7 @@ impl Table {
         if is_new {
             ctx.note_begun();
         } else {
-            // Beside others: what a user said of the key goes on, too.
+            // Alongside others: a time to live that a user gave the key stays.
             ctx.touch();
         }
         Some(Record::Holder(holders, holder))

@@ -50,7 +50,7 @@ impl ClosedConnections {
         self.closed_at.get(&client).copied()
     }
 
-    /// What was bound to each of them.
+    /// The holds that were bound to each of them.
     pub(super) fn into_holds(self) -> impl Iterator<Item = BoundHolds> {
         self.all.into_iter().map(|closed| closed.holds)
     }

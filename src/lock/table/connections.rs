@@ -20,7 +20,7 @@ impl Table {
         }
     }
 
-    /// Whether there are holds yet that connections were to unbind that have closed.
+    /// Returns true if there are holds yet that connections were to unbind that have closed.
     pub(super) fn has_closed(&self) -> bool {
         !self.closed.is_empty()
     }
@@ -56,21 +56,21 @@ impl Table {
         }
     }
 
-    /// Whether any hold has a binding, whether its connection is open or not.
+    /// Returns true if any hold has a binding, whether its connection is open or not.
     #[inline]
     #[must_use]
     pub const fn has_bindings(&self) -> bool {
         self.locks.has_bindings()
     }
 
-    /// Whether leases run that the pump has not told others of yet.
+    /// Returns true if leases run that the pump has not told others of yet.
     #[inline]
     #[must_use]
     pub const fn has_running(&self) -> bool {
         self.locks.has_running()
     }
 
-    /// Whether any hold has a binding, or may have one before a step is over:
+    /// Returns true if any hold has a binding, or may have one before a step is over:
     /// one may come out of the queue.
     #[inline]
     #[must_use]
@@ -85,7 +85,7 @@ impl Table {
         self.locks.forget_connections(closed.into_holds());
     }
 
-    /// Whether it is to be found out yet which holds are orphaned.
+    /// Returns true if it is to be found out yet which holds are orphaned.
     #[must_use]
     pub fn has_unbound(&self) -> bool {
         self.locks.has_unbound()
@@ -97,7 +97,7 @@ impl Table {
         !self.has_unbound()
     }
 
-    /// Whether any hold is orphaned.
+    /// Returns true if any hold is orphaned.
     #[must_use]
     pub const fn has_orphaned(&self) -> bool {
         self.locks.has_orphaned()

@@ -1,4 +1,4 @@
-//! What a step of the table knows and does at one key.
+//! The state of a step of the table at one key.
 
 use super::state::Table;
 use super::terms::KeyRef;
@@ -17,7 +17,7 @@ pub(super) struct StepContext<'a> {
     /// A lock of an old client stands here.
     pub(super) legacy: Option<Legacy>,
     pub(super) record: Record,
-    /// How many of those who wait were answered in this step, at this key and those before it.
+    /// The number of waiters that this step has answered, at this key and those before it.
     pub(super) served: usize,
 }
 
@@ -58,7 +58,7 @@ impl<'a> StepContext<'a> {
         }
     }
 
-    /// Replicas and files are told this, behind what they were told before.
+    /// Sends this record to replicas and files, after the earlier records of the step.
     pub(super) fn replicate(&mut self, record: Record, fx: &mut Effects) {
         if self.record == Record::Nothing {
             self.record = record;
@@ -67,7 +67,7 @@ impl<'a> StepContext<'a> {
         }
     }
 
-    /// Whether anything is told.
+    /// Returns true if anything is told.
     pub(super) fn replicates(&self) -> bool {
         self.record != Record::Nothing
     }
@@ -78,21 +78,21 @@ impl<'a> StepContext<'a> {
         self.has_ended = true;
     }
 
-    /// Whether a hold has ended in this step.
+    /// Returns true if a hold has ended in this step.
     pub(super) const fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// A hold has begun, beside no other.
+    /// Notes that a hold has begun, with no other alongside.
     pub(super) const fn note_begun(&mut self) {
         self.has_begun = true;
     }
 
-    /// What a reader can see has changed, and the key stays.
+    /// Notes that a reader can see a change of the lock, whose key stays.
     pub(super) const fn touch(&mut self) {
         self.is_touched = true;
     }
-    /// How the lock is held; `None` if nobody holds it.
+    /// The mode in which the lock is held; `None` if it is free.
     pub(super) fn held_as(&self, locks: &Locks) -> Option<Mode> {
         if self.legacy.is_some() {
             return Some(Mode::Exclusive);

@@ -71,13 +71,13 @@ pub struct Description<'a> {
 const PASSED_MAX: usize = TUNING.passed_max;
 
 impl Table {
-    /// Whether somebody waits for the lock at this key.
+    /// Returns true if somebody waits for the lock at this key.
     #[must_use]
     pub fn is_waited_for(&self, lock_key: LockKey<'_>) -> bool {
         self.queues.at(lock_key).is_some()
     }
 
-    /// Whether a lock has too many holders for a command to end all whose leases are over, and there are some.
+    /// Returns true if a lock has too many holders for a command to end all whose leases are over, and there are some.
     #[must_use]
     pub fn leaves_ends_to_the_pump(&self, now: Moment, lock: LockId) -> bool {
         self.locks.is_large(lock) && self.locks.holders(lock).any(|(_, hold)| hold.is_over(now))
@@ -97,7 +97,7 @@ impl Table {
         live.map(|(_, hold)| hold.token()).max()
     }
 
-    /// Whether this is the token of a live hold at a found key. LOCK.FENCE, LOCK.EXEC.
+    /// Returns true if this is the token of a live hold at a found key. LOCK.FENCE, LOCK.EXEC.
     #[must_use]
     pub fn is_live(&self, now: Moment, existing: Existing, token: Token) -> bool {
         let Existing::Lock(lock) = existing else {
@@ -131,7 +131,7 @@ impl Table {
         self.locks.mode(id)
     }
 
-    /// Whether somebody holds this lock, live or not.
+    /// Returns true if somebody holds this lock, live or not.
     #[inline]
     #[must_use]
     pub fn is_held(&self, id: LockId) -> bool {

@@ -1,4 +1,4 @@
-//! Something ended by itself or from outside: leases, keys that went away.
+//! Ends by time or from outside: leases, keys that were removed.
 
 use super::outbox::{Detached, Entry, Notice};
 use super::state::Table;
@@ -79,7 +79,7 @@ impl Table {
     ) -> Step<()> {
         let mut ctx = self.open_step(now.boot, key_ref, fx);
         if self.end_some_lapsed(now.boot, key_ref.lock_key, fx) {
-            // What else there is to do here comes behind the rest of them.
+            // The rest of this step follows when all of them are given up.
             self.note(key_ref.lock_key);
             return Step::unchanged(());
         }
@@ -88,7 +88,7 @@ impl Table {
         self.step(&ctx, ())
     }
 
-    /// Whether the value of a key stands for this hold.
+    /// Returns true if the value of a key stands for this hold.
     #[must_use]
     pub fn stands_for(&self, existing: Existing, hold: LockId) -> bool {
         match existing {
@@ -108,7 +108,7 @@ impl Table {
         }
     }
 
-    /// The hold with this token, for readers to be told of.
+    /// The record of the hold with this token, for readers.
     #[must_use]
     pub fn to_replicate(&self, existing: Existing, token: Token) -> Option<Record> {
         let Existing::Lock(lock) = existing else {

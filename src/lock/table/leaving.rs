@@ -13,7 +13,7 @@ impl Table {
     pub fn set_leaving(&mut self, is_leaving: bool) {
         let was_leaving = self.restrictions.set_leaving(is_leaving);
         if was_leaving && !is_leaving {
-            // What was freed meanwhile let nobody in, and perhaps nobody was turned away yet.
+            // Locks that were freed meanwhile were not granted, and perhaps no waiter was turned away yet.
             self.note_everything();
         }
     }
@@ -25,7 +25,7 @@ impl Table {
         }
     }
 
-    /// Whether grants and renewals have to be confirmed from here on, so that their replies come later.
+    /// Sets whether grants and renewals must be confirmed from here on, so that their replies come later.
     pub fn set_confirms(&mut self, confirms: bool) {
         self.restrictions.set_confirms(confirms);
     }
@@ -48,7 +48,7 @@ impl Table {
         }
     }
 
-    /// Whether anybody is left that was set aside.
+    /// Returns true if anybody is left that was set aside.
     #[must_use]
     pub fn has_away(&self) -> bool {
         !self.away.is_empty()

@@ -1,4 +1,4 @@
-//! What the pump must look at, in its order.
+//! Notes of everything that the pump must look at, in its order.
 
 use crate::lock::tuning::TUNING;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ pub(super) enum Noted {
     Task(Box<Task>),
 }
 
-/// What is put off, each until its moment. A tree, because a queue doubles in one piece.
+/// Tasks that were put off, each until its moment. A tree, because a queue doubles in one piece.
 #[derive(Default)]
 struct PutOff {
     all: BTreeMap<(Moment, u64), Task>,
@@ -69,7 +69,7 @@ pub(super) struct Notes {
     to_revoke: VecDeque<Task>,
     /// Holds whose current state readers must get. That grants nothing.
     untold: VecDeque<Task>,
-    /// What the server may not do yet, by the time of the next attempt.
+    /// Tasks that the server may not do yet, by the time of the next attempt.
     put_off: PutOff,
 }
 
@@ -169,7 +169,7 @@ impl Notes {
         !self.to_revoke.is_empty()
     }
 
-    /// Returns true if few records of holds are to be sent to readers.
+    /// Returns true if few records of holds wait to be sent to readers.
     pub(super) fn has_few_untold(&self) -> bool {
         self.untold.len() < KEPT
     }

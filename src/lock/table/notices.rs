@@ -14,7 +14,7 @@ use crate::lock::types::{LockKey, Moment};
 const EPOCHS_WITH_VALUES_MAX: u32 = TUNING.epochs_with_values_max;
 
 impl Table {
-    /// Whether anything is to be published that was not yet. Then what happens now has to wait for it.
+    /// Returns true if anything is to be published that was not yet. Then what happens now has to wait for it.
     #[inline(always)]
     #[must_use]
     pub fn has_notices(&self) -> bool {

@@ -38,7 +38,7 @@ pub(super) struct Detached {
     pub(super) lock_key: LockKeyBuf,
     /// When it went.
     pub(super) then: Moment,
-    /// Whether this server decides, and so publishes and counts.
+    /// True if this server decides, and so publishes and counts.
     pub(super) is_ours: bool,
     /// How many leases were found to have been over by then, and are to be published.
     pub(super) expired: usize,
@@ -108,13 +108,13 @@ impl Outbox {
         holds
     }
 
-    /// Whether nothing is to be published.
+    /// Returns true if nothing is to be published.
     #[inline(always)]
     pub(super) fn is_published(&self) -> bool {
         self.entries.is_empty() && self.asides.is_empty()
     }
 
-    /// Whether all is published, and the memory of what is gone given back.
+    /// Returns true if all is published, and the memory of what is gone given back.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.is_published() && self.silent.is_empty()

@@ -72,7 +72,7 @@ impl Table {
         fates.find(|fate| locks.get(fate.hold).is_some_and(|lock| lock.is_at(lock_key))).map(|fate| fate.hold)
     }
 
-    /// Whether this hold is to be revoked, unless its owner asks for it again before.
+    /// Returns true if this hold is to be revoked, unless its owner asks for it again before.
     pub(super) fn is_to_revoke(&mut self, token: Token, holder: LockId) -> bool {
         self.undelivered.of(token, holder).is_some_and(|fate| fate.outstanding == 0)
     }

@@ -1,4 +1,4 @@
-//! What the table keeps.
+//! The fields of the table.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ use crate::lock::token::TokenClock;
 /// pump, and until then a newcomer stands behind them.
 const SERVED_A_STEP: usize = 64;
 
-/// Whether a step that has served `served` waiters leaves the rest to the pump.
+/// Returns true if a step that has served `served` waiters leaves the rest to the pump.
 pub(super) fn are_enough(served: usize) -> bool {
     served >= lowered::served_max(SERVED_A_STEP)
 }
@@ -31,25 +31,25 @@ pub struct Table {
     pub(super) locks: Locks,
     pub(super) queues: Queues,
     pub(super) clock: TokenClock,
-    /// How many sets of locks were set aside.
+    /// The number of sets of locks that were set aside.
     pub(super) epochs: u32,
     /// How many there were when the keyspace was last emptied or replaced: it may have values of any set since then.
     pub(super) epochs_then: u32,
-    /// What the pump must look at.
+    /// The notes of everything that the pump must look at.
     pub(super) notes: Notes,
-    /// Holds whose owners may not have been told of them.
+    /// Holds whose grants were not delivered yet.
     pub(super) undelivered: Undelivered,
     pub(super) closed: ClosedConnections,
     pub(super) outbox: Outbox,
     pub(super) stats: Stats,
     pub(super) limits: Limits,
-    /// What keeps this server from granting locks.
+    /// The rules that keep this server from granting locks.
     pub(super) restrictions: Restrictions,
-    /// Why the request refused last would have waited for itself.
+    /// The cycle that the last refused request would have closed.
     pub(super) cycle: Vec<Link>,
-    /// How much the search for it looked at last.
+    /// The effort of the last search for one.
     pub(super) looked: Looked,
-    /// Clients that wait in vain, and were not told so yet.
+    /// Waiters that were set aside, and not answered yet.
     pub(super) away: VecDeque<Away>,
 }
 

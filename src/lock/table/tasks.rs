@@ -1,4 +1,4 @@
-//! What the pump is asked to look at, and what it looks at next.
+//! The tasks of the pump: requests for them, and the next one.
 
 use super::state::Table;
 use crate::lock::effect::{LockId, Task};
@@ -19,7 +19,7 @@ impl Table {
         self.notes.put_off(task, at);
     }
 
-    /// Whether anything is put off. For tests.
+    /// Returns true if anything is put off. For tests.
     #[cfg(test)]
     pub fn has_put_off(&self) -> bool {
         self.notes.next_put_off().is_some()
@@ -30,14 +30,14 @@ impl Table {
         self.notes.forget_left(&self.queues);
     }
 
-    /// Whether the pump has anything to look at, or to publish.
+    /// Returns true if the pump has anything to look at, or to publish.
     #[inline(always)]
     #[must_use]
     pub fn has_tasks(&self) -> bool {
         !(self.tasks() == 0 && self.outbox.is_empty())
     }
 
-    /// How many keys the pump has to look at.
+    /// The number of keys that the pump has to look at.
     #[inline(always)]
     #[must_use]
     pub fn tasks(&self) -> usize {
@@ -52,7 +52,7 @@ impl Table {
         self.notes.without_grant()
     }
 
-    /// Whether a hold that is to be revoked is what the pump is to look at next.
+    /// Returns true if a hold that is to be revoked is what the pump is to look at next.
     #[must_use]
     pub fn revokes(&self) -> bool {
         self.notes.revokes()
@@ -63,7 +63,7 @@ impl Table {
         self.notes.next_without_grant()
     }
 
-    /// What the pump is to look at next.
+    /// The next task of the pump.
     pub fn next_task(&mut self) -> Option<Task> {
         self.notes.next(&mut self.queues)
     }

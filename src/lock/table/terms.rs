@@ -5,7 +5,7 @@ use crate::lock::locks::NewHold;
 use crate::lock::queue::Request;
 use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, OwnerBuf, Token};
 
-/// What the user has set a bound to (CONTRACT 7).
+/// The limits that a user can set (CONTRACT 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Most waiters of one lock.
@@ -39,13 +39,13 @@ pub struct Candidate<'a> {
     pub several: Option<usize>,
     /// The lease that it asked for, in milliseconds.
     pub lease_ms: u64,
-    /// Its lease would stand still while the connection is open.
+    /// Its lease would be paused while the connection is open.
     pub is_keepalive: bool,
-    /// It is to be counted.
+    /// Its requests are counted.
     pub is_reentrant: bool,
 }
 
-/// What a [`Admission`] says.
+/// The verdict of an [`Admission`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// The client may have the lock.
@@ -56,26 +56,26 @@ pub enum Decision {
     NotNow,
 }
 
-/// What a waiter is told whose user lost the right to the lock.
+/// The answer to a waiter whose user lost the right to the lock.
 pub const NO_PERMISSION: &str =
     "NOPERM this user may no longer run lock.acquire on this key; the request left the queue";
 
-/// What a waiter for several locks is told whose user lost the right to them.
+/// The answer to a waiter for several locks whose user lost the right to them.
 pub const NO_PERMISSION_FOR_SEVERAL: &str =
     "NOPERM this user may no longer run lock.macquire on these keys; the request left the queue";
 
-/// What is said where a key holds a value of another type, in the server's own words.
+/// The error where a key holds a value of another type, in the server's own words.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-/// What a waiter is told when a lock comes to its key other than by a grant.
+/// The answer to a waiter when a lock comes to its key other than by a grant.
 pub const ARRIVED: &str =
     "UNBLOCKED a lock came to this key by RESTORE, a migration or a loaded file; ask again to wait for it";
 
-/// What is said when no token is left below 2^53.
+/// The error when no token is left below 2^53.
 pub const NO_TOKENS: &str =
     "ERR no fencing token is left below 2^53: the token clock was set too far ahead by a loaded file";
 
-/// What is said when there are as many locks as numbers for them: more than a billion.
+/// The error when there are as many locks as numbers for them: more than a billion.
 pub const TOO_MANY_LOCKS: &str = "ERR there are too many locks on this server: their numbers have run out";
 
 /// A request for a lock.
@@ -83,33 +83,33 @@ pub const TOO_MANY_LOCKS: &str = "ERR there are too many locks on this server: t
 pub struct Ask<'a> {
     /// The owner that asks: 1 to 256 bytes.
     pub owner: &'a [u8],
-    /// Whether the server has just minted the owner.
+    /// True if the server has just minted the owner.
     pub owner_is_minted: bool,
     /// For how long.
     pub lease_ms: u64,
-    /// How the lock is to be held.
+    /// The mode in which to hold the lock.
     pub mode: Mode,
-    /// Whether asking again counts.
+    /// True if asking again counts.
     pub is_reentrant: bool,
-    /// What is to bind the hold to the connection.
+    /// The binding of the hold to the connection.
     pub binding: Binding,
-    /// Whether to wait in the queue.
+    /// The wait in the queue, if it may wait.
     pub wait: Option<Wait>,
     /// The connection.
     pub client: Option<ClientId>,
     /// The connection, if the hold can be bound to it: it is a client's own.
     pub bind_to: Option<ClientId>,
-    /// Whether a grant must travel as a record that names owner and token. That is so if the client's own words do
+    /// True if a grant must travel as a record that names owner and token. That is so if the client's own words do
     /// not tell them, or if a reader gets only a part of the stream.
     pub must_be_explicit: bool,
-    /// Whether a grant has to be confirmed by replicas, and too few of them could confirm one now.
+    /// True if a grant has to be confirmed by replicas, and too few of them could confirm one now.
     pub cannot_confirm: bool,
 }
 
-/// How to wait in the queue.
+/// A wait in the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// On a connection that is told when the wait is over.
+    /// On a connection, which gets an answer when the wait ends.
     Block(Block),
     /// By a reservation that is kept until then, for the owner to ask again.
     Reservation {
@@ -140,7 +140,7 @@ pub enum Acquired {
     Refused(Refusal),
 }
 
-/// Why a request cannot be served.
+/// The reason for which a request cannot be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// The lock is held, or waited for, in a way that excludes this one.
@@ -187,7 +187,7 @@ pub struct Renewal<'a> {
     pub owner: &'a [u8],
     /// Only if it has this token.
     pub token: Option<Token>,
-    /// Its token is to be no lower than this one, nor is any later one.
+    /// The lowest token that it, and any later one, may have.
     pub raise: Option<Token>,
     /// The length of the lease, in milliseconds.
     pub lease_ms: u64,
@@ -200,9 +200,9 @@ pub struct Renewal<'a> {
 /// A key of a step and what was found there.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRef<'a> {
-    /// Where.
+    /// The key.
     pub lock_key: LockKey<'a>,
-    /// What was found there.
+    /// The value that was found there.
     pub existing: Existing,
 }
 
@@ -216,11 +216,11 @@ pub struct Granted<'a> {
     pub owner: &'a [u8],
     /// For how long.
     pub lease_ms: u64,
-    /// How the lock is held.
+    /// The mode in which the lock is held.
     pub mode: Mode,
-    /// Whether asking again counts.
+    /// True if asking again counts.
     pub is_reentrant: bool,
-    /// What binds the hold to a connection of the primary's.
+    /// The binding of the hold to a connection of the primary's.
     pub binding: Binding,
 }
 
@@ -243,7 +243,7 @@ impl Ask<'_> {
         NewHold { owner, token, lease_ms, client, binding }
     }
 
-    /// What stands in the queue for it.
+    /// Its entry in the queue.
     pub(super) fn request(&self, now: Moment, wait: Wait) -> Request {
         let (client, until) = match wait {
             Wait::Block(block) => (Some(block.client), block.until),
@@ -271,7 +271,7 @@ impl Request {
         NewHold { owner, token, lease_ms, client, binding }
     }
 
-    /// What its client is told when it is granted this lock, and the others with it.
+    /// The answer to its client when it is granted this lock, and the others with it.
     pub(super) fn granted(self, lock_key: LockKey<'_>, others: Vec<LockKeyBuf>, token: Token) -> Answer {
         let minted_owner = self.owner_is_minted.then_some(self.owner);
         Answer::Granted { lock_key: lock_key.to_owned(), others, token, minted_owner }
@@ -279,7 +279,7 @@ impl Request {
 }
 
 impl Wait {
-    /// What a request is told that stands in the queue now.
+    /// The reply to a request that has joined the queue.
     pub(super) const fn reply(self, waiter: WaiterId) -> Acquired {
         match self {
             Self::Block(_) => Acquired::Waiting(waiter),

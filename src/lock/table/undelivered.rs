@@ -1,4 +1,4 @@
-//! What is kept of holds that were not delivered yet: see [`super::revoke`].
+//! Facts about holds that were not delivered yet: see [`super::revoke`].
 
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -10,22 +10,22 @@ use crate::lock::types::Token;
 #[derive(Default)]
 pub(super) struct Undelivered(pub(super) HashMap<Token, SmallVec<[Fate; 1]>>);
 
-/// What is kept of one hold.
+/// Facts about one undelivered hold.
 #[derive(Debug)]
 pub(super) struct Fate {
     /// Its record.
     pub(super) hold: LockId,
-    /// How many replies are outstanding that tell of it.
+    /// The number of outstanding replies that name it.
     pub(super) outstanding: u32,
 }
 
 impl Undelivered {
-    /// A hold has begun, and one reply is to tell of it.
+    /// Notes that a hold has begun, which one reply will name.
     pub(super) fn begin(&mut self, token: Token, hold: LockId) {
         self.0.entry(token).or_default().push(Fate { hold, outstanding: 1 });
     }
 
-    /// What is kept of this hold.
+    /// The facts about this hold, if it is undelivered.
     pub(super) fn of(&mut self, token: Token, hold: LockId) -> Option<&mut Fate> {
         // The usual case.
         if self.0.is_empty() {

@@ -10,11 +10,11 @@ use crate::lock::queue::QueueId;
 use crate::lock::tuning::TUNING;
 use crate::lock::types::{LockKey, Moment};
 
-/// How many reservations that have lapsed are given up in one step of the pump.
+/// The most lapsed reservations that one step of the pump gives up.
 const LAPSED_A_STEP: usize = TUNING.lapsed_a_step;
 
 impl Table {
-    /// Whether no more can wait, once the requests that `but` stands for have made room.
+    /// Returns the limit that forbids another wait, once the requests that `but` stands for have made room.
     pub(super) fn is_full(&self, queue: Option<QueueId>, more: usize, but: &[WaiterId]) -> Option<Refusal> {
         let entries = || but.iter().flat_map(|&older| self.queues.entries(older));
         let here = entries().filter(|entry| self.queues.waiter(*entry).map(|w| w.queue) == queue).count();
@@ -89,7 +89,7 @@ impl Table {
         decision
     }
 
-    /// Takes a request out of its queue and answers it, unless nobody waits for the answer.
+    /// Takes a request out of its queue and answers it, unless it is a reservation.
     pub(super) fn answer(&mut self, waiter: WaiterId, answer: Answer, fx: &mut Effects) {
         let first_entry = self.queues.first_entry(waiter);
         if let Some(client) = self.queues.leave(waiter).and_then(|left| left.request.client) {

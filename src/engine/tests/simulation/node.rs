@@ -98,8 +98,8 @@ pub(super) struct Node {
     /// It continues a stream whose writer may have received holds later than it did, and counts their leases from
     /// there.
     pub(super) may_count_less: bool,
-    /// Holds that began here, less those that ended here, must equal the holds that it has now, less these;
-    /// `None`: a promotion restarts the count, once all that was broken before it is published.
+    /// Holds that began here, less those that ended here, must equal the holds that it has now, less these. `None`: a
+    /// promotion restarts the count, once all holds that were broken before it are published.
     pub(super) balance: Option<i64>,
     /// The last time when nothing could be confirmed, as far as it was checked.
     pub(super) closed_at: Option<u64>,
