@@ -6,6 +6,7 @@
 //! * [`command`]: bytes to requests, outcomes to errors. As pure as the core.
 //! * [`engine`]: what happens when. Safe, and knows no server but as a trait.
 //! * [`redis`]: the edge. A real server by its module API; the only `unsafe`.
+//! * `sim`: simulated servers, groups of them, and what judges them. Tests alone have it.
 //! * `sabotage`: which rule tests of the tests leave out. Nothing, in a module that is shipped.
 //!
 //! `redis` uses `engine`, `engine` uses `command` and `lock`, `command` uses `lock`, and nothing points back. See
@@ -29,6 +30,9 @@ pub mod redis;
 #[forbid(unsafe_code)]
 #[cfg(any(test, feature = "sabotage"))]
 mod sabotage;
+#[forbid(unsafe_code)]
+#[cfg(test)]
+mod sim;
 
 // What fuzzing has found is tried by the tests of this crate.
 #[cfg(test)]

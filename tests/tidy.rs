@@ -52,7 +52,7 @@ fn all_sources() -> Vec<Source> {
 }
 
 fn is_test(path: &Path) -> bool {
-    path.components().any(|part| ["tests", "tests.rs"].iter().any(|name| part.as_os_str() == *name))
+    path.components().any(|part| ["tests", "tests.rs", "sim"].iter().any(|name| part.as_os_str() == *name))
 }
 
 /// The source that goes into the module.

@@ -1,13 +1,13 @@
 //! The way out: `redislock.leaving`.
 
 use super::given::with_clients;
-use super::inside::{PartBuf, Told};
-use super::world::{World, at, words};
 use crate::command::error::LEAVING;
 use crate::engine::describe::Value;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{events, leaving, values};
+use crate::sim::server::inside::{PartBuf, Told};
+use crate::sim::server::world::{World, at, words};
 
 const LOCKS_LEFT: &str =
     "leaving: no lock is granted any more; files need the module for the locks that are left";

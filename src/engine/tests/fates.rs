@@ -1,16 +1,16 @@
 //! The fate of a hold in each sequence of requests of its owner, and of replies that are sent or dropped.
 
 use super::given::with_clients;
-use super::inside::{PartBuf, Published};
 use super::revoked::{
     NOBODY, acknowledges, by, cannot_revoke, held, is_granted, is_refused, is_told, passes, that_confirms,
 };
-use super::world::{World, at};
 use crate::command::error::{COUNTED_UNCONFIRMED, KEPT_UNCONFIRMED, RENEWAL_UNCONFIRMED};
 use crate::engine::flags::Flags;
 use crate::engine::{confirm, events};
 use crate::lock::effect::Event;
 use crate::lock::types::Mode;
+use crate::sim::server::inside::{PartBuf, Published};
+use crate::sim::server::world::{World, at};
 
 /// The events published for locks.
 fn published(world: &World) -> Vec<Event> {

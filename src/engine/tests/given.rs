@@ -1,11 +1,11 @@
 //! Shared by stories of one server: clients that send commands, and the immediate replies.
 
-use super::inside::{PartBuf, Words};
-use super::world::{Said, World};
 use crate::engine::describe::{self, Value};
 use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
+use crate::sim::server::inside::{PartBuf, Words};
+use crate::sim::server::world::{Said, World};
 
 /// A server with `clients` clients.
 pub(super) fn with_clients(clients: u64) -> World {
@@ -74,7 +74,7 @@ impl World {
 
     /// Changes a setting that is a number while it runs.
     pub(super) fn sets(&self, name: &str, value: i64) {
-        super::world::set_number(&self.sim.shared().settings, name, value);
+        crate::sim::server::world::set_number(&self.sim.shared().settings, name, value);
         events::settings_changed(&self.sim, true);
     }
 

@@ -1,11 +1,11 @@
 //! The records of a grant, the clients that block for one, and locks of old clients.
 
 use super::given::{bytes, with_clients};
-use super::inside::PartBuf;
-use super::world::{World, at};
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{answers, legacy};
+use crate::sim::server::inside::PartBuf;
+use crate::sim::server::world::{World, at};
 
 /// The first words of the last record.
 fn told_last(world: &World) -> String {

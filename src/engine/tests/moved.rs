@@ -1,13 +1,13 @@
 //! Slots that leave a node of a cluster: waiters there are sent on, and leases that came with them.
 
 use super::given::with_clients;
-use super::inside::{PartBuf, Slot};
-use super::world::World;
 use crate::command::error::{CROSS_SLOT, SLOT_IS_MOVING};
 use crate::command::slot::slot_of;
 use crate::engine::commands;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
+use crate::sim::server::inside::{PartBuf, Slot};
+use crate::sim::server::world::World;
 
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 
@@ -204,7 +204,7 @@ fn a_lock_that_left_with_its_slot_is_not_broken() {
     world.number("LOCK.ACQUIRE a alice PX 30000");
     world.number("LOCK.ACQUIRE b alice PX 30000");
     leave(&world, &["a"]);
-    let gone = world.sim.take(&super::world::at(0, "a"));
+    let gone = world.sim.take(&crate::sim::server::world::at(0, "a"));
     assert!(gone.is_some());
     assert!(world.rests());
     assert!(world.logged().is_empty());
@@ -217,7 +217,7 @@ fn a_lock_that_left_with_its_slot_is_not_broken() {
     leave(&world, &[]);
     world.number("LOCK.ACQUIRE a alice PX 30000");
     leave(&world, &["a"]);
-    world.sim.take(&super::world::at(0, "a"));
+    world.sim.take(&crate::sim::server::world::at(0, "a"));
     assert!(world.rests());
     assert!(world.logged().is_empty());
 }

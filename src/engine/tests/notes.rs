@@ -1,11 +1,11 @@
 //! The content of the server's log.
 
 use super::given::with_clients;
-use super::world::World;
 use crate::engine::describe::Value;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{confirm, events};
+use crate::sim::server::world::World;
 
 const TOO_MANY: &str = "redislock.group-size is 2, and this shard has";
 
@@ -19,7 +19,7 @@ fn have_replicas(world: &World, names: &[&'static str]) {
 #[test]
 fn a_quarantine_is_logged_when_it_begins_and_when_it_ends() {
     let mut world = World::started_as(Flags::default(), |sim| {
-        super::world::set_number(&sim.shared().settings, "quarantine", 1_000);
+        crate::sim::server::world::set_number(&sim.shared().settings, "quarantine", 1_000);
     });
     let begun =
         "quarantine: no new lock is granted for 1000 milliseconds, because this server has just started";
@@ -42,7 +42,7 @@ fn a_quarantine_is_logged_when_it_begins_and_when_it_ends() {
 #[test]
 fn a_quarantine_ends_without_a_request() {
     let mut world = World::started_as(Flags::default(), |sim| {
-        super::world::set_number(&sim.shared().settings, "quarantine", 1_000);
+        crate::sim::server::world::set_number(&sim.shared().settings, "quarantine", 1_000);
     });
     world.logged();
     world.passes(1_000);
@@ -53,7 +53,7 @@ fn a_quarantine_ends_without_a_request() {
 #[test]
 fn a_quarantine_that_is_called_off_is_logged_at_once() {
     let mut world = World::started_as(Flags::default(), |sim| {
-        super::world::set_number(&sim.shared().settings, "quarantine", 1_000);
+        crate::sim::server::world::set_number(&sim.shared().settings, "quarantine", 1_000);
     });
     world.logged();
     world.sets("quarantine", 0);
@@ -207,8 +207,8 @@ fn in_a_quarantine_without_replicas(clients: u64) -> World {
     let world = World::started_as(Flags::default(), |sim| {
         let settings = &sim.shared().settings;
         settings.set_confirm(1);
-        super::world::set_number(settings, "group-size", 2);
-        super::world::set_number(settings, "quarantine", 60_000);
+        crate::sim::server::world::set_number(settings, "group-size", 2);
+        crate::sim::server::world::set_number(settings, "quarantine", 60_000);
     });
     (1..=clients).for_each(|client| world.connect(client));
     world

@@ -1,11 +1,11 @@
 //! Holds that connections keep alive, when the server stops deciding and when it decides again.
 
 use super::given::with_clients;
-use super::inside::PartBuf;
-use super::world::World;
 use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
+use crate::sim::server::inside::PartBuf;
+use crate::sim::server::world::World;
 
 const HOLDS: usize = 40;
 

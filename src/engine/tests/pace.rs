@@ -1,14 +1,14 @@
 //! The work done in one turn of the event loop, and that the rest is not forgotten.
 
 use super::given::with_clients;
-use super::inside::{PartBuf, Published};
-use super::world::{World, at};
 use crate::command::error::DEMOTED;
 use crate::engine::clients::REPLIES_PER_TURN;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{events, outbox, pump, work};
 use crate::lock::effect::Event;
+use crate::sim::server::inside::{PartBuf, Published};
+use crate::sim::server::world::{World, at};
 
 fn held(world: &World) -> usize {
     world.sim.with(|state| state.table.holds()).expect("nobody is within the engine")

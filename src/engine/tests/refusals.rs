@@ -1,8 +1,6 @@
 //! Refused requests, and the clients that receive the refusal.
 
 use super::given::with_clients;
-use super::inside::PartBuf;
-use super::world::{Said, World, words};
 use crate::command::error::{
     CANNOT_CONFIRM, CANNOT_WAIT, GRANT_UNCONFIRMED, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE, MAY_EVICT,
     NO_CONNECTION, READ_ONLY, RENEWAL_UNCONFIRMED,
@@ -10,6 +8,8 @@ use crate::command::error::{
 use crate::engine::first_use;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
+use crate::sim::server::inside::PartBuf;
+use crate::sim::server::world::{Said, World, words};
 
 const WITHIN_A_SCRIPT: Flags = Flags {
     is_replica: false,

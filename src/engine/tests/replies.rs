@@ -1,9 +1,9 @@
 //! The replies of commands that take no lock.
 
 use super::given::{bytes, with_clients};
-use super::inside::PartBuf;
-use super::world::{Said, words};
 use crate::engine::flags::Flags;
+use crate::sim::server::inside::PartBuf;
+use crate::sim::server::world::{Said, words};
 
 const WRONG_TYPE: &str = "WRONGTYPE";
 

@@ -1,10 +1,10 @@
 //! A lock whose grant waits for replicas leaves with its slot, and comes back. Its owner may have received it where it
 //! was meanwhile.
 
-use super::inside::{Slot, Told, Value};
 use super::revoked::{is_refused, passes, that_confirms};
-use super::world::{World, at, words};
 use crate::engine::values;
+use crate::sim::server::inside::{Slot, Told, Value};
+use crate::sim::server::world::{World, at, words};
 
 /// A grant for Alice that is not confirmed yet, with its handle and token.
 fn granted() -> (World, u64, String) {

@@ -1,8 +1,6 @@
 //! The fate of undelivered holds, and of those that stay: each sequence with one fate.
 
 use super::given::with_clients;
-use super::inside::{PartBuf, Slot};
-use super::world::{World, at, words};
 use crate::command::error::{COUNTED_UNCONFIRMED, DEMOTED, GRANT_UNCONFIRMED, RAISED_UNCONFIRMED};
 use crate::engine::clients::Stage;
 use crate::engine::flags::Flags;
@@ -11,6 +9,8 @@ use crate::engine::{confirm, events};
 use crate::lock::types::Mode;
 #[cfg(feature = "sabotage")]
 use crate::sabotage::{Rule, without};
+use crate::sim::server::inside::{PartBuf, Slot};
+use crate::sim::server::world::{World, at, words};
 
 /// A primary that confirms by its only replica.
 pub(super) fn that_confirms() -> World {

@@ -1,11 +1,11 @@
 //! The ways in which a command arrives, and the time since which the server delivers its events.
 
 use super::given::with_clients;
-use super::inside::PartBuf;
-use super::world::{World, words};
 use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
+use crate::sim::server::inside::PartBuf;
+use crate::sim::server::world::{World, words};
 
 fn listens(world: &World) -> u32 {
     world.sim.inside.borrow().listens
@@ -36,7 +36,7 @@ fn a_node_of_a_cluster_looks_at_each_command() {
 fn a_server_that_needs_its_role_listens_from_the_start() {
     let set = |name: &'static str| {
         World::started_as(Flags::default(), move |sim| {
-            super::world::set_number(&sim.shared().settings, name, 1_000);
+            crate::sim::server::world::set_number(&sim.shared().settings, name, 1_000);
         })
     };
     assert_eq!(listens(&set("quarantine")), 1);
@@ -81,7 +81,8 @@ fn events_are_published_only_if_they_have_a_listener() {
     world.told("DEL k");
     assert!(world.rests());
     let inside = world.sim.inside.borrow();
-    let others =
-        inside.published[before..].iter().filter(|one| matches!(one, super::inside::Published::Lock(..)));
+    let others = inside.published[before..]
+        .iter()
+        .filter(|one| matches!(one, crate::sim::server::inside::Published::Lock(..)));
     assert_eq!(others.count(), 0);
 }

@@ -1,10 +1,10 @@
 //! The content of INFO, and that counting for it costs nothing.
 
 use super::given::with_clients;
-use super::world::{World, words};
 use crate::engine::describe::{Value, fields};
 use crate::engine::flags::Flags;
 use crate::engine::{events, pump, values};
+use crate::sim::server::world::{World, words};
 
 fn number(world: &World, name: &str) -> u64 {
     match world.field(name) {
@@ -112,14 +112,14 @@ fn a_payload_does_not_run_away_with_the_clock_of_tokens() {
     let mut from = with_clients(1);
     from.passes(60_000);
     from.number("LOCK.ACQUIRE k alice PX 30000");
-    let payload = from.dump(&super::world::at(0, "k")).expect("it is there");
+    let payload = from.dump(&crate::sim::server::world::at(0, "k")).expect("it is there");
     let restore = words(&format!("RESTORE k {payload}"));
     let taken_by = |flags: Flags, set: &dyn Fn(&World)| {
         let mut world = World::started_as(flags, |_| ());
         world.connect(1);
         set(&world);
         let reply = world.told_as(flags, restore.clone());
-        reply == [super::inside::PartBuf::Ok]
+        reply == [crate::sim::server::inside::PartBuf::Ok]
     };
     let (primary, replica) =
         (Flags::default(), Flags { is_replica: true, is_fact: true, ..Flags::default() });
@@ -138,10 +138,11 @@ fn a_replica_accepts_only_what_a_primary_may_send() {
         let mut from = with_clients(1);
         from.passes(ms);
         from.number("LOCK.ACQUIRE k alice PX 30000");
-        let payload = from.dump(&super::world::at(0, "k")).expect("it is there");
+        let payload = from.dump(&crate::sim::server::world::at(0, "k")).expect("it is there");
         let flags = Flags { is_replica: true, is_fact: true, ..Flags::default() };
         let mut world = World::started_as(flags, |_| ());
-        world.told_as(flags, words(&format!("RESTORE k {payload}"))) == [super::inside::PartBuf::Ok]
+        world.told_as(flags, words(&format!("RESTORE k {payload}")))
+            == [crate::sim::server::inside::PartBuf::Ok]
     };
     let two_days = 2 * 86_400_000;
     assert!(taken_after(two_days));
@@ -152,7 +153,10 @@ fn a_replica_accepts_only_what_a_primary_may_send() {
 fn a_lock_takes_memory() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
-    let lock = world.sim.inside.borrow().keys[&super::world::at(0, "k")].value.lock().expect("it is one");
+    let lock = world.sim.inside.borrow().keys[&crate::sim::server::world::at(0, "k")]
+        .value
+        .lock()
+        .expect("it is one");
     assert!(values::memory(&world.sim, lock) > 16);
 }
 

@@ -1,10 +1,10 @@
 //! Each promise, in a few steps.
 
-use super::inside::PartBuf;
-use super::world::{Said, World, at};
 use crate::command::error::GRANT_UNCONFIRMED;
 use crate::engine::clients::REPLIES_PER_TURN;
 use crate::engine::events;
+use crate::sim::server::inside::PartBuf;
+use crate::sim::server::world::{Said, World, at};
 
 fn with_clients(clients: u64) -> World {
     let world = World::started();

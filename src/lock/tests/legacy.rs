@@ -19,7 +19,7 @@ const fn held(is_own: bool, until_ms: u64) -> Existing {
 }
 
 /// A plain request, which waits if it has a connection.
-pub(in crate::lock) fn ask(owner: &[u8], mode: Mode, client: Option<u64>) -> Ask<'_> {
+pub(crate) fn ask(owner: &[u8], mode: Mode, client: Option<u64>) -> Ask<'_> {
     let client = client.map(ClientId);
     let wait = client.map(|client| Wait::Block(Block { client, until: None }));
     Ask {

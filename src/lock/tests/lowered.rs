@@ -50,7 +50,7 @@ impl Lowered {
     pub(crate) const FEW: Self = Self { few_max: Some(2), ..Self::NONE };
 
     /// Returns whether, on this thread, more than two holders are many.
-    pub(super) fn is_few_lowered() -> bool {
+    pub(crate) fn is_few_lowered() -> bool {
         BOUNDS.get().few_max.is_some()
     }
 
@@ -60,21 +60,21 @@ impl Lowered {
     }
 
     /// One hold of a closed connection is unbound at a time; the other bounds are as they are shipped.
-    pub(super) const ONE_BY_ONE: Self = Self::NONE.one_by_one();
+    pub(crate) const ONE_BY_ONE: Self = Self::NONE.one_by_one();
 
     /// One of those who wait for a lock is served in a step.
-    pub(super) const ONE_SERVED: Self = Self { served_max: Some(1), ..Self::NONE };
+    pub(crate) const ONE_SERVED: Self = Self { served_max: Some(1), ..Self::NONE };
 
     /// One owner holds a lock twice at most.
-    pub(super) const TWICE: Self = Self { count_max: Some(2), ..Self::NONE };
+    pub(crate) const TWICE: Self = Self { count_max: Some(2), ..Self::NONE };
 
     /// A search for deadlocks examines `steps_max` holders and requests.
-    pub(super) const fn steps(steps_max: usize) -> Self {
+    pub(crate) const fn steps(steps_max: usize) -> Self {
         Self { steps_max: Some(steps_max), ..Self::NONE }
     }
 
     /// As they are on this thread. Another thread has the shipped bounds, unless it sets its own.
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         BOUNDS.get()
     }
 
@@ -106,12 +106,12 @@ pub(crate) fn is_search_spent(steps: usize, usual: usize) -> bool {
 }
 
 /// A step begins: no search has ended before it had seen everything.
-pub(super) fn begin_step() {
+pub(crate) fn begin_step() {
     HAS_ENDED_EARLY.set(false);
 }
 
 /// Returns whether a search of this step ended before it had seen everything. Then it may have missed a deadlock.
-pub(super) fn has_search_ended_early() -> bool {
+pub(crate) fn has_search_ended_early() -> bool {
     HAS_ENDED_EARLY.get()
 }
 

@@ -18,6 +18,10 @@ pub mod lock;
 #[path = "../../../src/sabotage.rs"]
 #[allow(dead_code, unused_imports)]
 mod sabotage;
+#[path = "../../../src/sim/mod.rs"]
+#[forbid(unsafe_code)]
+#[allow(dead_code, unused_imports)]
+mod sim;
 
 /// 32 megabytes: whatever takes more has believed a length that it read.
 const MEMORY_BYTES_MAX: usize = 32 << 20;
@@ -54,5 +58,5 @@ pub fn records(data: &[u8]) {
 
 /// The choices of a random life.
 pub fn step(data: &[u8]) {
-    live(data, lock::tests::fuzz::run);
+    live(data, sim::generators::fuzz::run);
 }

@@ -38,5 +38,5 @@ fn a_replica_keeps_its_word_for_every_input_that_was_found() {
 
 #[test]
 fn the_core_keeps_its_word_for_every_input_that_was_found() {
-    replay("step", crate::lock::tests::fuzz::run);
+    replay("step", crate::sim::generators::fuzz::run);
 }

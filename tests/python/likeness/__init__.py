@@ -5,7 +5,7 @@
     real.py     plays the steps on a real server whose clocks stand still between them
     told.py     what came of a step, as both sides tell it, and in what they differ
 
-The other side is src/engine/tests/play. A real server's clocks are paused (tests/server/stopped_clock.c) and advance by
+The other side is src/sim/play. A real server's clocks are paused (tests/server/stopped_clock.c) and advance by
 two milliseconds at a time, as the simulated ones do. So all is compared as it is, tokens, leases and waits included.
 
     PYTHONPATH=tests/python python -m likeness --seed 7 --rounds 40

@@ -20,7 +20,7 @@ STEPS = 60
 AT_ONCE = 20
 #: The lowest number of rounds in a run, or it proves nothing.
 ROUNDS_MIN = 3
-TEST = "engine::tests::play::simulated_server_plays"
+TEST = "sim::play::simulated_server_plays"
 
 
 class Likeness:
