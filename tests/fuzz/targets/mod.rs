@@ -5,8 +5,8 @@
 //! * `arguments`: the words of a command. They are read as a second grammar says, or refused in one line.
 //! * `records`: the queues of a replication stream or an append-only file. No lock breaks a rule, and a snapshot and a
 //!   rewritten file say the same of it.
-//! * `step`: the choices of a random life, in `src/sim/generators/fuzz.rs`. The oracle agrees, and the judge keeps every
-//!   guarantee.
+//! * `step`: the choices of a random life, in `src/sim/generators/fuzz.rs`. The oracle agrees, and the judge keeps
+//!   every guarantee.
 //!
 //! The tests of the crate replay every input that is kept in `tests/fuzz/corpus` and `tests/fuzz/found`;
 //! `scripts/fuzz` looks for others.
