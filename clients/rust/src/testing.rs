@@ -10,7 +10,7 @@
 //! #[tokio::test(start_paused = true)]
 //! async fn a_report_is_written_once_a_minute() {
 //!     let server = Server::new();
-//!     let (ours, theirs) = (server.locks(), server.locks()); // as two processes
+//!     let (ours, theirs) = (server.locks().unwrap(), server.locks().unwrap()); // as two processes
 //!     let report = theirs.lock("report");
 //!     ours.lock("report").min_hold(Duration::from_secs(50)).acquire().await.unwrap().release().await.unwrap();
 //!     server.advance(Duration::from_secs(30)).await;
@@ -34,6 +34,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexS
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::sleep;
 
+use crate::Error;
 use crate::clock::{Moment, use_the_clock_of_tests};
 use crate::keeper::Keeper;
 use crate::link::lock;
@@ -79,8 +80,8 @@ impl Server {
     }
 
     /// Its locks, with the defaults. Each call is as another process.
-    pub fn locks(&self) -> Locks {
-        Locks::open(self.url()).unwrap_or_else(|error| unreachable!("{error}"))
+    pub fn locks(&self) -> Result<Locks, Error> {
+        Locks::open(self.url())
     }
 
     /// Lets this time pass: at once if the test's time is paused, else it waits. What is renewed lasts, and other leases

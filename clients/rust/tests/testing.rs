@@ -17,7 +17,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 #[tokio::test(start_paused = true)]
 async fn what_is_renewed_lasts_and_other_leases_end() {
     let (server, began) = (Server::new(), Instant::now());
-    let (ours, theirs) = (server.locks(), server.locks());
+    let (ours, theirs) = (server.locks().unwrap(), server.locks().unwrap());
     let renewed = ours.lock("renewed").acquire().await.unwrap();
     let fixed = ours.lock("fixed").renew(false).acquire().await.unwrap();
     let bounded = ours.lock("bounded").max_hold(60 * SECOND).acquire().await.unwrap();
@@ -39,7 +39,7 @@ async fn what_is_renewed_lasts_and_other_leases_end() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_lost_is_known_to_be_lost() {
     let server = Server::new();
-    let (ours, theirs) = (server.locks(), server.locks());
+    let (ours, theirs) = (server.locks().unwrap(), server.locks().unwrap());
     let (guard, other) = (ours.lock("k").acquire().await.unwrap(), ours.lock("o").acquire().await.unwrap());
     server.lose("k").await;
     assert_eq!(guard.loss(), Some(Loss::Push));
@@ -66,7 +66,7 @@ fn queue(locks: &Locks, name: &'static str, ends: &Arc<Mutex<Vec<&'static str>>>
 #[tokio::test(start_paused = true)]
 async fn waiters_are_served_in_their_order_and_time_out() {
     let (server, ends) = (Server::new(), Arc::default());
-    let (ours, theirs) = (server.locks(), server.locks());
+    let (ours, theirs) = (server.locks().unwrap(), server.locks().unwrap());
     let mut tasks = Vec::new();
     for (locks, name) in [(&ours, "a"), (&theirs, "b"), (&ours, "c")] {
         tasks.push(queue(locks, name, &ends));
@@ -84,7 +84,7 @@ async fn waiters_are_served_in_their_order_and_time_out() {
 #[tokio::test(start_paused = true)]
 async fn several_locks_are_waited_for_and_a_leader_is_deposed() {
     let server = Server::new();
-    let (ours, theirs) = (server.locks(), server.locks());
+    let (ours, theirs) = (server.locks().unwrap(), server.locks().unwrap());
     let one = ours.lock("a").acquire().await.unwrap();
     let both = tokio::spawn({
         let both = theirs.many(["a", "b"]);
@@ -110,8 +110,8 @@ async fn several_locks_are_waited_for_and_a_leader_is_deposed() {
 #[tokio::test]
 async fn servers_know_nothing_of_each_other_and_one_that_was_dropped_answers_nothing() {
     let (one, other) = (Server::new(), Server::new());
-    let _guard = one.locks().lock("k").acquire().await.unwrap();
-    let guard = other.locks().lock("k").acquire().await.unwrap();
+    let _guard = one.locks().unwrap().lock("k").acquire().await.unwrap();
+    let guard = other.locks().unwrap().lock("k").acquire().await.unwrap();
     let address = other.url();
     drop(other);
     let failed = guard.release().await.unwrap_err();
