@@ -237,8 +237,10 @@ fn no_layer_uses_one_above_it() {
 #[test]
 fn tests_of_the_core_need_no_engine() {
     let core = sources("src/lock");
-    let above = |source: &&Source| ["crate::engine", "crate::sim"].iter().any(|name| source.text.contains(name));
-    let found: Vec<String> = core.iter().filter(above).map(|source| source.path.display().to_string()).collect();
+    let above =
+        |source: &&Source| ["crate::engine", "crate::sim"].iter().any(|name| source.text.contains(name));
+    let found: Vec<String> =
+        core.iter().filter(above).map(|source| source.path.display().to_string()).collect();
     assert_none(&found);
 }
 
