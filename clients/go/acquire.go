@@ -282,8 +282,8 @@ func (c *core) bear(ctx context.Context, w *wanted, err error, p patience) error
 		sleep(ctx, min(keepTime, e.Left+pause))
 		return nil
 	}
-	if most, told := longestWait(e.Message); told && most < time.Duration(c.keep.Load()) {
-		c.keep.Store(int64(most))
+	if most, told := longestWait(e.Message); told {
+		c.keep.Store(min(c.keep.Load(), int64(most))) // another request may have learned it first
 		return nil
 	}
 	return err

@@ -53,6 +53,7 @@ BREAKS = {
     "unconfirmed-is-held": (8, "replicas-that-stand-still-confirm-nothing"),
     "unconfirmed-is-asked-again": (8, "replicas-that-stand-still-confirm-nothing"),
     "quarantine-is-a-timeout": (8, "the-server-is-in-quarantine"),
+    "learns-no-limit": (8, "requests-that-wait-longer-than-the-server-allows-are-all-granted"),
     "too-few-are-a-timeout": (8, "an-attempt-without-a-majority-leaves-nothing"),
     "fails-to-renew-without-a-word": (9, "a-renewal-that-fails-is-logged"),
     "waits-without-a-word": (9, "a-wait-for-long-is-logged"),

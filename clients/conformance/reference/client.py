@@ -269,7 +269,8 @@ class Locks:
             except NotConfirmed:
                 return 1
         if not is_broken("new-owner-for-each-try"):
-            return await self.servers.ask(hold.names[0], *hold.words("ACQUIRE"), until=until, since=hold.asked)
+            place = ("QUEUE", KEEP_MS) if is_broken("learns-no-limit") else ()
+            return await self.servers.ask(hold.names[0], *hold.words("ACQUIRE", *place), until=until, since=hold.asked)
         while time.monotonic() < until:
             try:
                 return await self.servers.ask(hold.names[0], *hold.words("ACQUIRE"), until=time.monotonic())

@@ -342,8 +342,9 @@ export class Attempt {
     this.#trouble.failed(error, meaning);
     const queue = highestFor("QUEUE", error);
     const block = highestFor("BLOCK", error);
-    if (queue !== undefined && queue < most.queue) most.queue = queue;
-    else if (block !== undefined && block < most.block) most.block = block;
+    // Another request may have learned either first.
+    if (queue !== undefined) most.queue = Math.min(most.queue, queue);
+    else if (block !== undefined) most.block = Math.min(most.block, block);
     else if (meaning instanceof QuarantineError && this.#waits) return this.#trouble.report("taken");
     else if (meaning !== "again" && !(meaning instanceof ConnectionFailedError)) throw ofLease(meaning, this.#request.lease);
     else if (this.#waits && isReply(error)) return this.#trouble.report("failed");

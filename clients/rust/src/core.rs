@@ -236,11 +236,13 @@ impl Core {
                 Ok(())
             }
             Error::ServerRefused { message } => match longest_wait(message) {
-                Some(most) if most < self.keep() => {
-                    self.keep.store(u64::try_from(most.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+                Some(most) => {
+                    // Another request may have learned it first.
+                    let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+                    self.keep.fetch_min(most, Ordering::Relaxed);
                     Ok(())
                 }
-                _ => Err(error),
+                None => Err(error),
             },
             _ => Err(error),
         }

@@ -52,6 +52,17 @@ def the_line_is_full(stage):
     stage.server.admin("LOCK.RELEASE", "k", "kit-waits")
 
 
+@case(8)
+def requests_that_wait_longer_than_the_server_allows_are_all_granted(stage):
+    """Several learn of `redislock.max-wait` at the same moment: none of them fails."""
+    _, _, adapter = stage.single(module_arguments=("max-wait", 1000))
+    asked = [adapter.ask("acquire", hold=f"h{n}", name=f"k{n}", wait_ms=20_000) for n in range(12)]
+    for number, answer in enumerate(asked):
+        assert answer.kind(25) == "ok", f"number {number} was answered with {answer.answer}"
+    for number in range(12):
+        adapter("release", hold=f"h{number}")
+
+
 @case(8, weight=2)
 def the_server_is_in_quarantine(stage):
     """Quarantine with the time left, also after a wait that is shorter; one that is longer is granted after it."""

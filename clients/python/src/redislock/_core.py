@@ -273,8 +273,8 @@ class Core(Keeper):
         """Waits for what passes, learns what the server allows; raises all else."""
         if isinstance(error, QuarantineError) and error.left < left_of(wait, began):
             await asyncio.sleep(min(error.left + PAUSE, ATTEMPT))  # and asks: the address may lead to another by then
-        elif (most := longest_wait_ms(error.message)) is not None and most < self._keep_ms:
-            self._keep_ms = most
+        elif (most := longest_wait_ms(error.message)) is not None:
+            self._keep_ms = min(most, self._keep_ms)  # another request may have learned it first
         else:
             raise error
 

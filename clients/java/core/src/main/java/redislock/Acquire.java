@@ -261,8 +261,8 @@ final class Acquire {
             core.servers.isRefused(wanted, problem);
             // The address may lead to another server before it ends.
             sleep(Math.min(Rules.KEEP, problem.left() + Rules.PAUSE), this::waitInLine);
-        } else if (most >= 0 && most < core.keep) {
-            core.keep = most;
+        } else if (most >= 0) {
+            core.keep = Math.min(core.keep, most); // another request may have learned it first
             engine.soon(this::waitInLine);
         } else {
             settle(null, problem);
