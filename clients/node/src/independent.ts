@@ -303,12 +303,13 @@ export class IndependentLocks extends Base {
         }
       }),
     );
+    const raises = new Map<Server, unknown>();
     const granted = await this.#withoutTwice(
       request,
+      raises,
       tokens.flatMap(({ server, token }) => (token === undefined ? [] : [{ server, token }])),
     );
     granted.sort((one, other) => other.token - one.token);
-    const raises = new Map<Server, unknown>();
     // A server whose clock is ahead of all others has a token that they refuse: then without it.
     for (; granted.length >= this.#needed; granted.shift()) {
       const token = granted[0]?.token ?? 0;
@@ -334,9 +335,13 @@ export class IndependentLocks extends Base {
   /**
    * Throws if two of these are one server under two names, which would be a majority of its own. It answers one owner
    * with one token, but so do other servers at times. So one of the two gets the next token: if the other one knows it,
-   * they are one server. A server that does not answer to that is left out.
+   * they are one server. A server that does not answer to that is left out, and `refused` has its error.
    */
-  async #withoutTwice({ keys, owner, lease }: Request, granted: readonly Granted[]): Promise<Granted[]> {
+  async #withoutTwice(
+    { keys, owner, lease }: Request,
+    refused: Map<Server, unknown>,
+    granted: readonly Granted[],
+  ): Promise<Granted[]> {
     const name = routingKey(keys);
     const kept: Granted[] = [];
     let rest = [...granted];
@@ -348,7 +353,9 @@ export class IndependentLocks extends Base {
         continue;
       }
       const next = token + 1;
-      const raised = await ask(server, name, raiseCommand(name, owner, lease, next), lease).catch(() => undefined);
+      const raised = await ask(server, name, raiseCommand(name, owner, lease, next), lease).catch((error: unknown) => {
+        refused.set(server, error);
+      });
       if (Number(raised) !== 1) continue;
       kept.push({ server, token: next });
       const known = await Promise.all(
