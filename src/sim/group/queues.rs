@@ -225,7 +225,7 @@ impl Group {
         Ok(())
     }
 
-    /// In a turn of its event loop a server sends on the waiters of slots that have left.
+    /// From the moment when a slot leaves until a turn of its event loop, a server sends on those who wait there.
     pub(super) fn note_sent_on(&mut self, n: usize) {
         if self.plan.has_moves {
             for at in LOCKS.into_iter().filter(|&at| !self.is_ours(n, at)).collect::<Vec<_>>() {

@@ -198,6 +198,8 @@ impl Group {
         let shard = |n: &usize| Shard::of(*n) == Shard::of(from);
         for n in (0..self.nodes.len()).filter(shard) {
             self.nodes[n].story.elsewhere.insert(slot);
+            // The slot may be back before the next turn.
+            self.note_sent_on(n);
         }
         Ok(())
     }
