@@ -21,7 +21,7 @@ from harness.transcript import REMARK, Names, same_reply
 
 from tool import BINARY
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "reference" / "tool.md"]
+PAGES = [ROOT / name for name in ("README.md", "docs/reference/tool.md", "docs/how-to/cron.md")]
 MACHINE = re.compile(r"[\w-]+:\d+:(?=[0-9a-f]{8}-)")
 TIME = re.compile(r"\b\d+(?:h|m|s|ms|us|ns)(?: \d+(?:m|s|ms|us|ns))*\b")
 MARK = "-- the end of what it shows --"
