@@ -170,6 +170,20 @@ def test_every_guarantee_has_its_tests():
     assert set(rows) <= set(re.findall(r"^#{2,3} (.*)$", promises, re.MULTILINE))
 
 
+# Code
+
+
+@pytest.mark.once
+def test_the_code_for_tests_is_what_the_libraries_run():
+    """Each library's own tests run the code of its README."""
+    def code(page, language):
+        return set(re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL))
+
+    for library, language in (("python", "python"), ("node", "ts"), ("rust", "rust")):
+        shown = code(ROOT / "docs" / "how-to" / "test-your-code.md", language)
+        assert shown and shown <= code(ROOT / "clients" / library / "README.md", language), library
+
+
 # Commands
 
 
