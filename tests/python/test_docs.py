@@ -259,6 +259,16 @@ def accepts(cli, name, value):
         return False
 
 
+# INFO
+
+
+def test_the_fields_of_info_are_those_that_the_page_lists(cli):
+    page = (ROOT / "docs" / "reference" / "info-fields.md").read_text()
+    listed = re.findall(r"^\| `(redislock_\w+)` \|", page, re.MULTILINE)
+    real = re.findall(r"^(redislock_\w+):", cli("INFO redislock"), re.MULTILINE)
+    assert listed == real and len(real) > 30, "docs/reference/info-fields.md: a row for each field, in INFO's order"
+
+
 # The example configuration
 
 
