@@ -269,6 +269,30 @@ def test_the_fields_of_info_are_those_that_the_page_lists(cli):
     assert listed == real and len(real) > 30, "docs/reference/info-fields.md: a row for each field, in INFO's order"
 
 
+# Telemetry
+
+
+RECORDERS = {
+    "python": "src/redislock/metrics.py",
+    "node": "src/opentelemetry.ts",
+    "rust": "src/otel.rs",
+    "java": "opentelemetry/src/main/java/redislock/opentelemetry/Telemetry.java",
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("library", RECORDERS)
+def test_the_names_of_telemetry_are_those_of_the_libraries(library):
+    page = (ROOT / "docs" / "reference" / "telemetry.md").read_text()
+    folder = ROOT / "clients" / library
+    metric = r"`(redislock\.client\.\w+\.\w+)`"
+    metrics = set(re.findall(metric, page))
+    assert metrics == set(re.findall(metric, (folder / "README.md").read_text())) and len(metrics) == 5
+    attributes = set(re.findall(r"^\| `(redislock\.[\w.]+)` \| (?:a|all)\b", page, re.MULTILINE))
+    source = (folder / RECORDERS[library]).read_text()
+    assert attributes == set(re.findall(r'"(redislock\.(?!client)[\w.]+)"', source)) and len(attributes) == 3
+
+
 # The example configuration
 
 
