@@ -20,7 +20,7 @@ use crate::lock::effect::{Event, Existing, LockId};
 use crate::lock::table::Candidate;
 use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Mode, Moment, Now, Token};
 
-/// How long an owner is that the server mints.
+/// The length of an owner that the server mints.
 pub const MINTED_OWNER_BYTES: usize = 36;
 
 /// A server. See the [module](self).
@@ -37,7 +37,7 @@ pub trait Server: Sized {
         Self: 'a;
     /// A blocked client, until it is answered and the server has let go of it.
     type Blocked: Copy + Eq + Hash + Debug;
-    /// What wakes the event loop.
+    /// Wakes the event loop.
     type Alarm: Alarm;
 
     // The engine's own.
@@ -45,38 +45,38 @@ pub trait Server: Sized {
     /// Runs `use_it` on what the engine keeps. `None`: this is not the server's main thread, or a caller further up is
     /// within `with`, which the rule of this page excludes.
     fn with<R>(&self, use_it: impl FnOnce(&mut State<Self::Blocked, Self::Alarm>) -> R) -> Option<R>;
-    /// What the engine keeps where everybody can look, at any time. Calls nobody.
+    /// The part of the engine's state that any thread can read at any time. Calls nobody.
     fn shared(&self) -> &Shared;
 
     // Time.
 
-    /// What leases and waits run on (G2). Calls nobody.
+    /// The clock of leases and waits (G2). Calls nobody.
     fn boot(&self) -> Moment;
     /// Microseconds since the epoch. Calls nobody.
     fn wall_us(&self) -> u64;
     /// Both clocks, at the price of one: the wall clock may lag by what tokens may lag anyway. Calls nobody.
     fn now(&self) -> Now;
-    /// Runs the pump as soon as the running command or event is over. `is_late`: it was asked for before, and did not
+    /// Runs the pump as soon as the running command or event ends. `is_late`: it was asked for before, and did not
     /// come.
     fn run_soon(&self, is_late: bool);
 
-    /// An owner that nobody else has: a UUID, written as usual. Calls nobody.
+    /// A unique owner: a UUID, written as usual. Calls nobody.
     fn new_owner(&self) -> [u8; MINTED_OWNER_BYTES];
 
-    // What it is, and what it does just now.
+    // The server's role and its present activity.
 
-    /// What the server says of itself and of the running command. Calls nobody.
+    /// The flags of the server and of the running command. Calls nobody.
     fn flags(&self) -> Flags;
     /// Returns true if it has promised somebody that nothing is written now.
     fn is_paused(&self) -> bool;
-    /// Whether it would refuse a write: too few replicas, a disk error. May be asked from within [`Server::with`]: all
-    /// that runs is LOCK.TICK without arguments, which does not go there.
+    /// Returns true if it would refuse a write: too few replicas, a disk error. May be asked from within
+    /// [`Server::with`]: all that runs is LOCK.TICK without arguments, which does not go there.
     fn refuses_writes(&self) -> bool;
-    /// How far the stream has come, and how far each replica has. `None`: this server is no primary, or does not say.
+    /// The offset of the stream, and that of each replica. `None`: this server is no primary, or does not say.
     fn replicas(&self) -> Option<(u64, Vec<Seen>)>;
-    /// Has the engine told of this from here on. `false`: this server does not tell of all of it.
+    /// Subscribes the engine to this topic. `false`: this server does not report all of it.
     fn listen(&self, to: Topic) -> bool;
-    /// Has the server tell of its turns no more. Not while it tells of anything.
+    /// Ends the reports of the server's turns. Not to be called while it reports anything.
     fn ignore_turns(&self);
     /// Returns true if it may evict keys that have no time to live, by its configuration.
     fn may_evict(&self) -> bool;
@@ -87,7 +87,7 @@ pub trait Server: Sized {
 
     // Keys.
 
-    /// Where a key of this name is. Calls nobody.
+    /// The database and the name of a key. Calls nobody.
     fn lock_key<'a>(&self, name: Self::Name<'a>) -> LockKey<'a>;
     /// The name of this key, whose database is selected from here on. `None`: there is no memory.
     fn name_at<'a>(&'a self, lock_key: &LockKeyBuf) -> Option<Self::NameBuf<'a>>;
@@ -95,19 +95,20 @@ pub trait Server: Sized {
     fn name<'a>(name: &'a Self::NameBuf<'_>) -> Self::Name<'a>;
     /// Opens a key.
     fn open(&self, name: Self::Name<'_>, to: To) -> Self::Key<'_>;
-    /// Where among these words, a command of the server's, keys are. None of a command that it does not know.
+    /// The positions of the keys among these words, a command of the server's. Empty for a command that it does not
+    /// know.
     fn keys_of(&self, words: &[Self::Name<'_>]) -> Vec<usize>;
-    /// Whether the running command may use all of these keys, which are of one slot, as far as that is on its way from here
-    /// or to here.
+    /// Whether the running command may use all of these keys, which are of one slot, as far as that is on its way
+    /// from here or to here.
     fn has_all(&self, names: &[Self::Name<'_>]) -> bool;
     /// Returns true if it has seen to all keys of a command that has several, and not to the first alone.
     fn sees_all_keys(&self) -> bool;
     /// Whose the slot of the key is.
     fn whose(&self, name: Self::Name<'_>) -> Whose;
-    /// Where another server is that has this slot: `host:port`. `None`: there is none, or this one does not say.
+    /// The address of another server that has this slot: `host:port`. `None`: there is none, or it is unknown.
     fn node_of(&self, slot: u16) -> Option<String>;
 
-    // What replicas, files and listeners are told.
+    // Records for replicas and files, events for listeners.
 
     /// Writes a fact for replicas and files.
     fn replicate(&self, fact: Fact<'_, Self::Name<'_>>);
@@ -142,7 +143,7 @@ pub trait Server: Sized {
     fn reply(&self, part: Part<'_>);
 }
 
-/// What a server tells of.
+/// The topics of a server's reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Topic {
     /// Everything that has to be known of a server whose locks are used.
@@ -153,20 +154,20 @@ pub enum Topic {
     Replicas,
 }
 
-/// What is written for replicas and files, with the name of the key that it is about.
+/// A record for replicas and files, with the name of its key.
 #[derive(Clone, Copy, Debug)]
 pub enum Fact<'a, N> {
     /// The running command, word for word.
     AsAsked,
     /// This owner holds.
     Hold(N, Mode, &'a SavedHold),
-    /// The hold with this token ended by itself.
+    /// The hold with this token ended without a release.
     Ended(N, Token),
     /// The key went, in the server's own words.
     Deleted(N),
     /// Until when the key lives, in the server's own words; in milliseconds of the wall clock.
     Lives(N, u64),
-    /// How far the clock of tokens is, to the append-only file alone.
+    /// The clock of tokens, for the append-only file alone.
     Tick {
         /// The newest token.
         last: u64,
@@ -200,7 +201,7 @@ pub enum Part<'a> {
     Map(usize),
 }
 
-/// What a key is opened to.
+/// The purpose for which a key is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum To {
     /// Look at it.
@@ -214,7 +215,7 @@ pub enum To {
 pub enum Whose {
     /// This server.
     Ours,
-    /// Nobody, because the cluster is down: the slot may be this server's.
+    /// No node, because the cluster is down: the slot may be this server's.
     Unknown,
     /// Another server, or this one does not have the key and its slot is on its way.
     Others,
@@ -222,9 +223,9 @@ pub enum Whose {
 
 /// A key that is open.
 pub trait Key {
-    /// What the keyspace holds here.
+    /// The content of the keyspace here.
     fn existing(&self) -> Existing;
-    /// What is left of the life of a string; `None`: it is no string, or lives for ever.
+    /// The remaining time to live of a string; `None`: it is no string, or has none.
     fn string_ttl_ms(&self) -> Option<u64>;
     /// The value of a string, one byte more than an owner can have at most.
     fn string(&self) -> Vec<u8>;
@@ -232,7 +233,7 @@ pub trait Key {
     fn live_until(&self, wall_ms: u64);
     /// Takes away the time to live that a user may have given to the key. Only of a key that is there.
     fn persist(&self);
-    /// What its value stands for was changed.
+    /// The lock of its value was changed.
     fn touch(&self);
     /// Makes this lock the value of the key, whatever was there.
     fn store(&self, lock: LockId);

@@ -27,28 +27,28 @@ pub struct State<B, A> {
     pub fx: Effects,
     /// The clients that are blocked.
     pub clients: Clients<B>,
-    /// What was granted in this turn of the event loop.
+    /// The grants of this turn of the event loop.
     pub sent: Sent,
-    /// What waits for replicas.
+    /// The replies that wait for replicas.
     pub confirm: Confirm,
     /// Locks whose values were freed elsewhere, to be forgotten.
     pub dead: Vec<LockId>,
-    /// When the pump runs next by itself.
+    /// The time of the pump's next run without a cause.
     pub wake: Wake<A>,
-    /// What the pump remembers between its runs.
+    /// The pump's state between its runs.
     pub pump: Pump,
-    /// Where the last sweep ended.
+    /// The position at which the last sweep ended.
     pub sweep: Sweep,
-    /// Which locks are asked for most while they are not to be had.
+    /// The locks that are requested most while they are held.
     pub contended: Contended,
     /// True if strings could be locks when the settings were last changed.
     pub counts_strings: bool,
 }
 
-/// When the pump runs next by itself.
+/// The time of the pump's next run without a cause.
 #[derive(Default)]
 pub struct Wake<A> {
-    /// What the server gave for it.
+    /// The server's handle of it.
     pub alarm: A,
     /// When it will go off; `None`: it is not set.
     armed: Option<Moment>,
@@ -73,12 +73,12 @@ impl<A: Alarm> Wake<A> {
     }
 }
 
-/// What is kept for confirmations.
+/// The state of confirmations.
 #[derive(Default)]
 pub struct Confirm {
     /// Which acknowledgements are needed; `None`: none.
     pub rule: Option<Rule>,
-    /// What waits for them.
+    /// The replies that wait for them.
     pub all: Confirmations,
     /// The replicas were not asked yet how far they are, because nothing may be written.
     pub must_ask: bool,
@@ -88,13 +88,13 @@ pub struct Confirm {
     pub silence_is_logged: bool,
     /// How many replicas there were too many when the log was last told.
     pub too_many_are_logged: u64,
-    /// How many were confirmed.
+    /// The number of confirmed grants.
     pub confirmed: u64,
-    /// How many were not.
+    /// The number of grants that were not confirmed.
     pub failed: u64,
 }
 
-/// What the pump remembers between its runs.
+/// The pump's state between its runs.
 #[derive(Default)]
 pub struct Pump {
     /// Since when a run is asked for that has not begun.
@@ -107,26 +107,26 @@ pub struct Pump {
     pub must_tick: bool,
     /// How many moves of slots as a whole are on their way out: nothing without a key may be replicated meanwhile.
     pub moves: usize,
-    /// A quarantine has begun, and nobody was told of its end.
+    /// A quarantine has begun, and the log does not report its end yet.
     pub is_quarantined: bool,
     /// True if grants and expiries are this server's to decide, as of the last look.
     pub decides: bool,
     /// What the log is to be told of broken locks: the first, and how many others.
     pub broken: Option<(LockKeyBuf, u64)>,
-    /// What the log was told last of what keeps the module from leaving.
+    /// The last reason in the log that keeps the module from leaving.
     pub obstacle_in_log: Obstacle,
 }
 
-/// Where the last sweep ended.
+/// The position at which the last sweep ended.
 #[derive(Default)]
 pub struct Sweep {
-    /// Queues are to be looked at.
+    /// Some queues need a look.
     pub is_due: bool,
     /// From which place on queues are looked at.
     pub queues: usize,
     /// From which record on leases of another life are looked at.
     pub orphans: u32,
-    /// How many keys the server is asked about at once, if not as many as always.
+    /// The number of keys per question to the server, if a test lowers it.
     pub most: Option<usize>,
 }
 
@@ -162,12 +162,12 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
             || self.clients.has_paced()
     }
 
-    /// A reply that tells of holds was sent.
+    /// A reply that names holds was sent.
     pub fn delivered(&mut self, reply: &Reply) {
         reply.for_each_hold(|lock_key, token| self.table.delivered(lock_key, token));
     }
 
-    /// A reply that tells of holds is never sent.
+    /// A reply that names holds is never sent.
     pub fn dropped(&mut self, reply: &Reply) {
         reply.for_each_hold(|lock_key, token| self.table.dropped(lock_key, token));
     }
