@@ -17,7 +17,7 @@ use crate::lock::types::{Binding, ClientId, Mode, Moment, Now, Token};
 #[inline(always)]
 pub fn request_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let settings = &server.shared().settings;
-    // What most requests are: granted at once, or like any other.
+    // Most requests: granted at once, or decided like any other.
     if let Some((owner, lease_ms)) = acquire::plain(args, &settings.bounds())
         && !server.shared().holds_back.is_set()
         && !refuses_for_eviction(server)
@@ -236,7 +236,7 @@ fn own_connection<S: Server>(server: &S, client: Option<ClientId>) -> Option<Cli
     client.filter(|&client| !server.flags().is_script && server.is_connected(client))
 }
 
-/// How a request waits. `None`: where its client cannot be blocked it does not.
+/// The way in which a request waits. `None`: where its client cannot be blocked it does not.
 fn wait_until<S: Server>(server: &S, now: Moment, client: Option<ClientId>, wait: WaitFor) -> Option<Wait> {
     match wait {
         WaitFor::Queue(ms) => Some(Wait::Reservation { until: now.plus_ms(ms) }),

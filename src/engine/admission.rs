@@ -16,7 +16,7 @@ pub struct Admission<'a, S: Server> {
     refuses_writes: Option<bool>,
     /// True if no grant could be confirmed. Known beforehand: within a step nobody can look at the replicas.
     cannot_confirm: bool,
-    /// How many grants were asked about.
+    /// The number of grants that were asked about.
     asked: usize,
 }
 
@@ -43,7 +43,7 @@ impl<'a, S: Server> Admission<'a, S> {
         *self.refuses_writes.get_or_insert_with(|| server.refuses_writes())
     }
 
-    /// How many grants were asked about so far.
+    /// The number of grants that were asked about so far.
     pub const fn asked(&self) -> usize {
         self.asked
     }

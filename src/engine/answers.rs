@@ -1,4 +1,4 @@
-//! How blocked clients are answered, in turns, and how they leave.
+//! Blocked clients are answered in turns, and leave.
 
 use super::clients::{Client, Reply, Stage};
 use super::server::{Part, Server, Topic};
@@ -97,7 +97,7 @@ pub fn unblocked<S: Server>(server: &S, blocked: S::Blocked) -> Option<Reply> {
 }
 
 /// The one way by which a client leaves before the server has sent what it was answered. Its going may let others in
-/// (G6). What it began is not confirmed to it any more.
+/// (G6). Its request will not be confirmed any more.
 fn leave<S: Server>(server: &S, blocked: S::Blocked) -> Option<Client> {
     let client = server.with(|state| {
         let client = state.clients.remove(blocked)?;
@@ -128,7 +128,7 @@ pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gon
     }
 }
 
-/// The server has taken a reply for this client. Whether it was sent is known when the next turn begins.
+/// The server has taken a reply for this client. The next turn shows if it was sent.
 fn handed_over<S: Server>(server: &S, client: ClientId, reply: Reply) {
     if !reply.tells_of_hold() {
         return;
@@ -156,7 +156,7 @@ pub fn turn_begins<S: Server>(server: &S) {
     }
 }
 
-/// Returns true if the server tells of its turns and nothing needs that now.
+/// Returns true if the server reports its turns and nothing needs that now.
 fn needs_no_turns<S: Server>(server: &S) -> bool {
     let shared = server.shared();
     shared.hears_turns.is_set()
@@ -164,7 +164,7 @@ fn needs_no_turns<S: Server>(server: &S) -> bool {
         && server.with(|state| state.sent.is_quiet()) == Some(true)
 }
 
-/// Has the server tell of the turns of its event loop. It costs every turn a little, so it begins when somebody who
+/// Subscribes to the turns of the server's event loop. It costs every turn a little, so it begins when somebody who
 /// waited is granted a lock, and ends when nobody is for some turns.
 fn hears_turns<S: Server>(server: &S) -> bool {
     let is_heard = &server.shared().hears_turns;
@@ -174,7 +174,7 @@ fn hears_turns<S: Server>(server: &S) -> bool {
     }
 }
 
-/// Has the server tell of its turns no more, if nothing needs them now. Only where the server does not tell of anything: it
+/// Ends the subscription to turns, if nothing needs them now. Only where the server does not tell of anything: it
 /// goes through all who listen.
 pub fn hear_less<S: Server>(server: &S) {
     if needs_no_turns(server) {
@@ -183,7 +183,7 @@ pub fn hear_less<S: Server>(server: &S) {
     }
 }
 
-/// A connection has closed. What it was told in this turn was perhaps not sent (G8).
+/// A connection has closed. Its replies of this turn were perhaps not sent (G8).
 pub fn closed<S: Server>(server: &S, client: ClientId) {
     while let Some(reply) = server.with(|state| state.sent.take(client)).flatten() {
         if server.has_dropped_reply(client) {
@@ -199,7 +199,7 @@ fn dropped<S: Server>(server: &S, reply: &Reply) {
     let _ = work::after(server, |state| state.dropped(reply));
 }
 
-/// What a blocked client reads.
+/// The reply to a blocked client.
 pub fn reply<S: Server>(server: &S, reply: Option<&Reply>) {
     use crate::command::error::{DEMOTED, REPLACED};
     let answer = match reply {

@@ -1,7 +1,7 @@
 //! Clients that are blocked: one entry each, in one stage, until the server has let go of it.
 //!
-//! A client waits in a queue; then perhaps for replicas. Then it may wait for its turn to be answered, and at last until
-//! the server has sent the answer. Whatever ends that, [`Clients::remove`] is the one way out.
+//! A client waits in a queue; then perhaps for replicas. Then it may wait for its turn to be answered, and at last
+//! until the server has sent the answer. Whatever ends that, [`Clients::remove`] is the one way out.
 //!
 //! Replies are paced: no turn of the event loop answers more clients than it can in a few milliseconds. What is
 //! decided is decided at once: the holds are there, replicas and files know them. But sending a reply costs the
@@ -19,30 +19,30 @@ use crate::lock::confirm::WaitId;
 use crate::lock::effect::{Answer, WaiterId};
 use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Token};
 
-/// How many clients are answered in one turn of the event loop.
+/// The number of clients that are answered in one turn of the event loop.
 pub const REPLIES_PER_TURN: usize = TUNING.replies_per_turn;
 
 /// For how many clients room is kept after a storm.
 const KEPT: usize = TUNING.kept;
 
-/// What a blocked client is answered.
+/// The answer to a blocked client.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// How its wait in a queue ended.
+    /// The end of its wait in a queue.
     Answer(Answer),
     /// Its lease is as long as it asked for, of this hold.
     Renewed(Option<(LockKeyBuf, Token)>),
 }
 
 impl Reply {
-    /// What a client is answered instead when replicas have not confirmed it.
+    /// The answer to a client instead, when replicas have not confirmed its grant.
     #[must_use]
     pub const fn unconfirmed(&self) -> Self {
         let reason = if matches!(self, Self::Renewed(_)) { RENEWAL_UNCONFIRMED } else { GRANT_UNCONFIRMED };
         Self::Answer(Answer::Refused(reason))
     }
 
-    /// Calls this for each hold that it tells its owner of.
+    /// Calls this for each hold that it reports to its owner.
     pub fn for_each_hold(&self, mut act: impl FnMut(LockKey<'_>, Token)) {
         match self {
             Self::Answer(Answer::Granted { lock_key, others, token, .. }) => {
@@ -54,14 +54,14 @@ impl Reply {
         }
     }
 
-    /// Returns true if it tells its owner of a hold.
+    /// Returns true if it reports a hold to its owner.
     #[must_use]
     pub const fn tells_of_hold(&self) -> bool {
         matches!(self, Self::Answer(Answer::Granted { .. }) | Self::Renewed(_))
     }
 }
 
-/// How far a blocked client is.
+/// The stage of a blocked client.
 #[derive(Debug)]
 pub enum Stage {
     /// It waits in a queue.
@@ -79,9 +79,9 @@ pub enum Stage {
 pub struct Client {
     /// Its connection.
     pub id: ClientId,
-    /// How far it is.
+    /// Its stage.
     pub stage: Stage,
-    /// Which of those that come in order it is.
+    /// Its number among those that come in order.
     number: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct Clients<B> {
     /// In the order in which they are answered, with the numbers that tell them from those who came later by the same
     /// handle. Some have gone.
     paced: VecDeque<(B, u64)>,
-    /// How many of them have not gone.
+    /// The number of those that have not gone.
     paced_len: usize,
     answered: usize,
     last_number: u64,
@@ -127,7 +127,7 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         self.insert(blocked, id, Stage::Confirming(wait, reply));
     }
 
-    /// Notes that this client is to be answered when its turn comes.
+    /// Notes that this client will be answered in its turn.
     pub fn wait_for_turn(&mut self, blocked: B, id: ClientId, reply: Reply) {
         let number = self.insert(blocked, id, Stage::Paced(reply));
         self.paced.push_back((blocked, number));
@@ -160,13 +160,13 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         Some(client)
     }
 
-    /// The client that waits in a queue as this waiter; it does so no more.
+    /// Takes out the client that waits in a queue as this waiter.
     pub fn take_waiter(&mut self, waiter: WaiterId) -> Option<B> {
         let blocked = *self.in_queue.get(&waiter)?;
         self.remove(blocked).map(|_| blocked)
     }
 
-    /// The client that waits for replicas by this number; it does so no more.
+    /// Takes out the client that waits for replicas by this number.
     pub fn take_confirming(&mut self, wait: WaitId) -> Option<(B, ClientId, Reply)> {
         let blocked = *self.confirming.get(&wait)?;
         match self.remove(blocked)? {
@@ -194,7 +194,7 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         self.paced_len > 0
     }
 
-    /// How many more clients may be answered in this turn of the event loop.
+    /// The number of clients that may still be answered in this turn of the event loop.
     #[must_use]
     pub const fn room(&self) -> usize {
         REPLIES_PER_TURN.saturating_sub(self.answered)
@@ -206,13 +206,13 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         if self.has_paced() { 0 } else { self.room() }
     }
 
-    /// How far this client is. For tests.
+    /// The stage of this client. For tests.
     #[cfg(test)]
     pub fn stage(&self, blocked: B) -> Option<&Stage> {
         self.all.get(&blocked).map(|client| &client.stage)
     }
 
-    /// How many are blocked. For tests.
+    /// The number of blocked clients. For tests.
     #[cfg(test)]
     pub fn blocked(&self) -> usize {
         self.all.len()

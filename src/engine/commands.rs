@@ -17,17 +17,17 @@ use crate::lock::effect::{Change, Effects, Existing, Record, Step};
 use crate::lock::table::{KeyRef, Release, Renewal, Table};
 use crate::lock::types::{LockKey, Token};
 
-/// How a command that writes came.
+/// The source of a command that writes.
 pub enum Way {
     /// From a client.
     Request,
     /// From a primary or a file.
     Fact,
-    /// Where it must not come.
+    /// The sources that are refused.
     Refused,
 }
 
-/// How the running command came.
+/// The source of the running command.
 #[inline(always)]
 pub fn way<S: Server>(server: &S) -> Way {
     // The usual case, known beforehand.

@@ -58,7 +58,7 @@ pub fn look_again<S: Server>(server: &S) {
 }
 
 /// Another server decides from here on: clients that wait for replicas of this one wait in vain. What they were granted
-/// is the new primary's to keep or to end. Some are told so at once, the others by the pump.
+/// is the new primary's to keep or to end. Some are answered at once, the others by the pump.
 pub fn demoted<S: Server>(server: &S) {
     let _ = server.with(|state| state.confirm.all.drop_all());
     send_some_away(server);
@@ -105,7 +105,7 @@ pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
     warn_of_too_many(server);
 }
 
-/// Has the server tell of the turns of its event loop, and of replicas that come and go. It costs every turn a little,
+/// Subscribes to the turns of the server's event loop, and to replicas that come and go. It costs every turn a little,
 /// so it begins when it is first needed.
 fn listen<S: Server>(server: &S) {
     let is_heard = &server.shared().hears_replicas;
@@ -265,7 +265,8 @@ pub fn turn<S: Server>(server: &S) {
         // A question is nobody's key: it must not go out while slots leave as a whole.
         confirm.must_ask && state.pump.moves == 0
     });
-    // Without being asked they say so once a second. Nothing is asked while the server promised that nothing is written.
+    // Without being asked they say so once a second. Nothing is asked while the server promised that nothing is
+    // written.
     if must_ask == Some(true) && !server.is_paused() {
         server.ask_replicas();
         let _ = server.with(|state| state.confirm.must_ask = false);
@@ -302,8 +303,8 @@ fn answer_over<S: Server>(server: &S) {
         over
     });
     let over = over.unwrap_or_default();
-    // The pump is asked for only where there is something new for it: asked for in each turn, it would go round and round
-    // while nothing is written.
+    // The pump is asked for only where there is something new for it: asked for in each turn, it would go round and
+    // round while nothing is written.
     let has_failed = over.iter().any(|(.., verdict)| *verdict == Verdict::Failed);
     for (blocked, id, reply, _) in over {
         answers::answer(server, blocked, id, reply);
@@ -313,7 +314,7 @@ fn answer_over<S: Server>(server: &S) {
     }
 }
 
-/// How many replicas are connected beyond the group.
+/// The number of connected replicas beyond the group.
 pub fn replicas_too_many<S: Server>(server: &S, now: Moment) -> u64 {
     let settings = &server.shared().settings;
     let nodes = server.with(|state| {

@@ -10,13 +10,13 @@ use crate::lock::types::LockKey;
 /// A longer name is counted and shown by its beginning.
 const NAME_SHOWN_MAX: usize = 128;
 
-/// How many requests found this lock taken.
+/// The number of requests that found this lock taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Counter {
     db: u32,
     name: Box<[u8]>,
     count: u64,
-    /// What the count may be too high by.
+    /// The most by which the count may be too high.
     error: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct Contended {
 }
 
 impl Contended {
-    /// How many names are wanted. With fewer than before those with the lowest counts go; with 0 all.
+    /// The number of names to keep. With fewer than before those with the lowest counts go; with 0 all.
     pub fn set_names_max(&mut self, names_max: usize) {
         self.names_max = names_max;
         self.sort();
@@ -122,8 +122,8 @@ mod tests {
         assert!(contended.shown().starts_with(&format!("db=0,name={},count=2", "n".repeat(NAME_SHOWN_MAX))));
     }
 
-    /// What the paper promises: no count is too low, none too high by more than is told, and a name that makes more than
-    /// its share is there.
+    /// What the paper promises: no count is too low, none too high by more than is told, and a name that makes more
+    /// than its share is there.
     #[test]
     fn counts_are_as_exact_as_they_say() {
         for seed in 0..50 {

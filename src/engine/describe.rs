@@ -1,4 +1,4 @@
-//! What LOCK.INFO, LOCK.HELDBY and INFO show.
+//! The replies of LOCK.INFO, LOCK.HELDBY and INFO.
 
 use super::at_key::{internal_error, invalid};
 use super::server::{Part, Server, To};
@@ -33,7 +33,7 @@ pub fn info<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     }
 }
 
-/// How a lock is held, in a word.
+/// The mode of a lock, in a word.
 const fn kind(mode: Mode) -> &'static str {
     match mode {
         Mode::Exclusive => "exclusive",

@@ -1,4 +1,4 @@
-//! What a server tells of itself. Nothing is written here: it would come before its cause in the stream. Notes are made,
+//! The server's own events. Nothing is written here: it would come before its cause in the stream. Notes are made,
 //! and the pump is asked for.
 
 use super::flags::Level;
@@ -98,7 +98,7 @@ pub fn loading<S: Server>(server: &S) {
     let _ = server.with(|state| state.table.begin_load());
 }
 
-/// The loading of a data set is over.
+/// A data set is loaded.
 pub fn loaded<S: Server>(server: &S) {
     server.shared().note_role(server.flags());
     first_use::look_around(server);

@@ -19,7 +19,7 @@ pub fn begin<S: Server>(server: &S) {
 
 #[cold]
 fn begin_first<S: Server>(server: &S) {
-    // What the server does not tell is in its log.
+    // The log names what the server does not report.
     let _is_all_told = server.listen(Topic::Locks);
     let shared = server.shared();
     shared.hears_events.set(true);
@@ -32,7 +32,7 @@ fn begin_first<S: Server>(server: &S) {
     }
 }
 
-/// What the server's own configuration says that matters to us.
+/// The server's own settings that matter to the module.
 pub fn look_around<S: Server>(server: &S) {
     look_at_eviction(server);
     look_for_listeners(server);
@@ -67,15 +67,15 @@ pub fn look_for_listeners<S: Server>(server: &S) {
     server.shared().events_are_heard.set(server.has_listeners());
 }
 
-/// Whether a server may evict keys that have no time to live, by its `maxmemory-policy` and `maxmemory`. What it does not
-/// tell may be so.
+/// Whether a server may evict keys that have no time to live, by its `maxmemory-policy` and `maxmemory`. What it does
+/// not tell may be so.
 #[must_use]
 pub fn may_evict(policy: Option<&str>, memory_max: Option<&str>) -> bool {
     policy.is_none_or(|policy| policy.starts_with("allkeys-")) && memory_max.is_none_or(|max| max != "0")
 }
 
-/// Whether anybody could hear a keyspace event, by `notify-keyspace-events` and the names of the modules. What is not told
-/// may be so.
+/// Whether anybody could hear a keyspace event, by `notify-keyspace-events` and the names of the modules. What is not
+/// told may be so.
 pub fn has_listeners(events: Option<&str>, modules: impl FnOnce() -> Option<Vec<String>>) -> bool {
     let is_silent = events.is_some_and(str::is_empty);
     let is_quiet = |name: &String| QUIET_MODULES.contains(&name.as_str());

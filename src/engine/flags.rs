@@ -1,6 +1,6 @@
-//! What a server says of itself, in plain values.
+//! The flags of a server, in plain values.
 
-/// What the server says of itself and of the running command.
+/// The flags of the server and of the running command.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flags {
     /// It follows a primary.
@@ -28,11 +28,11 @@ impl Flags {
     }
 }
 
-/// How loud a line of the log is.
+/// The level of a line of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
-    /// What an operator may want to know.
+    /// A fact that an operator may want to know.
     Notice,
-    /// What an operator has to know.
+    /// A fact that an operator has to know.
     Warning,
 }

@@ -1,4 +1,4 @@
-//! What makes a file that is written now need the module (`redislock.leaving`).
+//! The reasons why a file that is written now needs the module (`redislock.leaving`).
 
 /// See the [module](self).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

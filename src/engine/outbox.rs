@@ -8,7 +8,7 @@ use crate::lock::table::Notice;
 use crate::lock::tuning::TUNING;
 use crate::lock::types::LockKeyBuf;
 
-/// How much is published between two looks at the time.
+/// The number of events between two looks at the time.
 const AT_ONCE: usize = TUNING.published_at_once;
 
 /// Publishes a keyspace event, behind those that could not be published yet.

@@ -19,14 +19,14 @@ use crate::lock::types::{LockKeyBuf, Moment, Now, Token};
 /// How long one run may take before it lets the event loop go on, and comes back at once, in microseconds.
 const RUN_BUDGET_US: u64 = 1_000;
 
-/// How often time is read within a run, in steps and grants.
+/// The number of steps and grants between two looks at the time in a run.
 const STEPS_BETWEEN_LOOKS: usize = TUNING.steps_between_looks;
 
 /// How many of those who wait are sent away in one turn of the event loop when this server stops deciding, or is to
 /// grant nothing any more.
 const SENT_AWAY_AT_ONCE: usize = TUNING.sent_away_at_once;
 
-/// How many values that were freed elsewhere are buried between two looks at the time.
+/// The number of values freed elsewhere that are buried between two looks at the time.
 const BURIED_AT_ONCE: usize = TUNING.buried_at_once;
 
 /// While the server is paused: how long until the pump looks again.
@@ -38,7 +38,7 @@ const REFUSED_RETRY_MS: u64 = 50;
 /// How long a lease is left alone that is over and cannot be ended now.
 const POSTPONED_MS: u64 = 1_000;
 
-/// What a run may do.
+/// The permissions of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     /// Grant, expire, answer.
@@ -95,7 +95,7 @@ pub fn run<S: Server>(server: &S) {
     let all_is_published = is_paused || outbox::publish_some(server, || is_spent(server, started));
     let has_buried = server.with(|state| {
         state.pump.is_behind = !is_done;
-        // What was buried may let others in.
+        // A buried lock may let others in.
         Some(state.table.tasks()) > postponed
     });
     if !is_done || !all_is_published || !all_are_sent_away {
@@ -124,7 +124,7 @@ fn wake_again<S: Server>(server: &S, decides: bool, is_paused: bool) {
     let now = server.boot();
     let _ = server.with(|state| {
         if !decides {
-            // Nobody can be granted anything here.
+            // No request can be granted here.
             while state.table.next_task().is_some() {}
         }
         let next = state.table.next_deadline(decides && !is_paused);
@@ -163,7 +163,7 @@ fn tick<S: Server>(server: &S) {
     }
 }
 
-/// Answers waits that are over, no more than one turn answers, and nothing else. `false`: there may be more.
+/// Answers ended waits, at most as many as one turn answers, and nothing else. `false`: there may be more.
 fn time_outs<S: Server>(server: &S) -> bool {
     let (now, mut ended) = (server.boot(), 0);
     step::effects_of(server, |table, fx| {
@@ -177,8 +177,8 @@ fn time_outs<S: Server>(server: &S) -> bool {
     ended < REPLIES_PER_TURN
 }
 
-/// Tells some of those who waited when this server stopped deciding, or granting, that they wait in vain. `false`: there
-/// are more.
+/// Tells some of those who waited when this server stopped deciding, or granting, that they wait in vain. `false`:
+/// there are more.
 pub fn send_some_away<S: Server>(server: &S, started: Moment) -> bool {
     if server.with(|state| state.table.has_away()) != Some(true) {
         return true;
@@ -196,7 +196,7 @@ pub fn send_some_away<S: Server>(server: &S, started: Moment) -> bool {
     server.with(|state| state.table.has_away()) != Some(true)
 }
 
-/// What there is to do in one run, in the order in which it is done. First revokes what nobody was told of. Then does what
+/// What there is to do in one run, in the order in which it is done. First revokes undelivered grants. Then does what
 /// is due and what was noted, in turns, so that a million leases do not keep the others waiting.
 struct ToDo<'a, S: Server> {
     admission: Admission<'a, S>,
@@ -376,8 +376,8 @@ fn postpone<S: Server>(server: &S, now: Now, task: &Task) {
     }
 }
 
-/// The slot of this key is not ours, or not known to be: what is to be done for a hold is tried again, as long as that is
-/// here. The key of a slot that has left for good will be deleted.
+/// The slot of this key is not ours, or not known to be: what is to be done for a hold is tried again, as long as
+/// that is here. The key of a slot that has left for good will be deleted.
 fn put_off<S: Server>(server: &S, now: Now, name: S::Name<'_>, task: &Task) {
     let (Task::Revoke(lock_key, token) | Task::ReplicateAgain(lock_key, token)) = task else {
         return postpone(server, now, task);

@@ -22,7 +22,7 @@ pub fn begin<S: Server>(server: &S, why: &str) {
     server.log(Level::Notice, &text);
 }
 
-/// Says so when it is over. In every run of the pump.
+/// Says so when it ends. In every run of the pump.
 pub fn look<S: Server>(server: &S, now: Moment) {
     let has_ended = server.with(|state| {
         let has_ended = state.pump.is_quarantined && state.table.quarantine_left_ms(now).is_none();

@@ -1,22 +1,22 @@
 //! What clients were told of their holds in this turn of the event loop, for the case that the server does not send it.
 //!
-//! A connection that the server has found broken is closed at the end of a turn, and so is one whose user was deleted. A
-//! client that is answered before that looks like any other, but its reply is dropped, and nobody says so. Then its
-//! connection closes in the turn in which it was answered. Nobody can have read the reply by then, unless the client itself
-//! asked the server to close the connection behind it.
+//! A connection that the server has found broken is closed at the end of a turn, and so is one whose user was
+//! deleted. A client that is answered before that looks like any other, but its reply is dropped, and nobody says so.
+//! Then its connection closes in the turn in which it was answered. Nobody can have read the reply by then, unless
+//! the client itself asked the server to close the connection behind it.
 
 use super::clients::Reply;
 use crate::lock::tuning::TUNING;
 use crate::lock::types::ClientId;
 
-/// How many turns without a grant end the listening to turns.
+/// The number of turns without a grant that ends the subscription to turns.
 const QUIET_TURNS: u32 = TUNING.quiet_turns;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct Sent {
     replies: Vec<(ClientId, Reply)>,
-    /// How many turns have begun since the last grant.
+    /// The number of turns since the last grant.
     turns: u32,
 }
 
@@ -33,7 +33,7 @@ impl Sent {
         Some(self.replies.swap_remove(place).1)
     }
 
-    /// The turn is over: nothing of it is left unsent. Returns one of the replies, if any is left.
+    /// The turn has ended: nothing of it is left unsent. Returns one of the replies, if any is left.
     pub fn next_sent(&mut self) -> Option<Reply> {
         self.replies.pop().map(|(_, reply)| reply)
     }

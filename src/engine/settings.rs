@@ -191,7 +191,7 @@ impl Settings {
         self.confirm() != LOCAL
     }
 
-    /// How long to wait for acknowledgements.
+    /// The time to wait for acknowledgements.
     #[must_use]
     pub fn confirm_timeout_ms(&self) -> u64 {
         self.confirm_timeout.get()
@@ -209,13 +209,13 @@ impl Settings {
         self.group_size.get()
     }
 
-    /// How long no new lock is granted after a start and after a promotion.
+    /// The time after a start and after a promotion in which no new lock is granted.
     #[must_use]
     pub fn quarantine_ms(&self) -> u64 {
         self.quarantine.get()
     }
 
-    /// How far ahead of the wall clock a token from outside may be, in microseconds.
+    /// The most by which a token from outside may be ahead of the wall clock, in microseconds.
     #[must_use]
     pub fn token_lead_us_max(&self) -> u64 {
         self.max_token_lead.get() * 1000
@@ -250,7 +250,7 @@ impl Settings {
         Bounds { lease_ms_max, wait_ms_max: Some(self.max_wait.get()).filter(|&max| max > 0) }
     }
 
-    /// What the core is bounded by.
+    /// The bounds of the core.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
@@ -337,8 +337,8 @@ impl Settings {
     }
 }
 
-/// Why an argument of this name is refused. CONFIG SET and configuration files have a prefix, the line that loads a module
-/// has not.
+/// The reason why an argument of this name is refused. CONFIG SET and configuration files have a prefix, the line
+/// that loads a module has not.
 fn unknown(name: &str) -> String {
     let hint = name.strip_prefix("redislock.").map(|bare| format!("; write {bare}"));
     format!("loadmodule argument {name} is not a setting of redislock{}", hint.unwrap_or_default())

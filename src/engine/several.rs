@@ -10,7 +10,7 @@ use crate::command::slot;
 use crate::lock::effect::{Effects, Existing};
 use crate::lock::table::{KeyRef, Steps, Table};
 
-/// Why these cannot be used together; nothing if they can.
+/// The reason why these cannot be used together; `None` if they can.
 pub fn refusal<S: Server>(server: &S, names: &[S::Name<'_>]) -> Option<&'static str> {
     if names.len() < 2 || !server.shared().is_cluster() {
         None

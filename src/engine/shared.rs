@@ -1,5 +1,5 @@
-//! What the engine keeps where everybody can look at any time: from within a step, from a callback, from a thread of the
-//! server's own.
+//! What the engine keeps where everybody can look at any time: from within a step, from a callback, from a thread of
+//! the server's own.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,13 +33,13 @@ impl Note {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Shared {
-    /// What the user has set.
+    /// The user's settings.
     pub settings: Settings,
     /// It is a node of a cluster.
     is_cluster: Note,
     /// Every command comes from a client that asks.
     hears_clients_only: Note,
-    /// The server tells of its events. Without them nobody would say when its role changes.
+    /// The server reports its events. Without them nobody would say when its role changes.
     pub hears_events: Note,
     /// Somebody could hear a keyspace event: a client, or another module, which needs no setting.
     pub events_are_heard: Note,
@@ -47,17 +47,17 @@ pub struct Shared {
     pub may_evict: Note,
     /// The log knows that grants are refused for the sake of eviction: once for each configuration.
     pub eviction_is_logged: Note,
-    /// A replica came or went, and nobody looked which.
+    /// A replica came or went, and the list was not read again.
     pub has_missed_replica: Note,
-    /// Grants and renewals are answered when they are confirmed. So it is until all that was not confirmed is undone, too,
-    /// when nothing has to be confirmed any more.
+    /// Grants and renewals are answered when they are confirmed. So it is until all that was not confirmed is undone,
+    /// too, when nothing has to be confirmed any more.
     pub holds_back: Note,
-    /// The server tells of turns of its event loop, and of replicas.
+    /// The server reports turns of its event loop, and replicas.
     pub hears_replicas: Note,
-    /// The server tells of turns of its event loop.
+    /// The server reports turns of its event loop.
     pub hears_turns: Note,
-    /// CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event loop (Redis 7.0). Known
-    /// at load.
+    /// CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event loop (Redis 7.0).
+    /// Known at load.
     pub loses_answers: Note,
     /// A module can write nothing at the head of an RDB file (not Redis 7.0). Known at load.
     pub has_optional_aux: Note,
@@ -69,15 +69,15 @@ pub struct Shared {
     /// How many values of our type were given to the server, less those whose end the main thread was told of. Only the
     /// main thread writes it: a load and a store, which no other thread can come between.
     values: AtomicU64,
-    /// How many values were freed where nobody could be within the table.
+    /// The number of values that were freed where the table could not be used.
     values_freed_elsewhere: AtomicU64,
-    /// Locks whose values were freed where nobody could be within the table.
+    /// Locks whose values were freed where the table could not be used.
     graveyard: Mutex<Vec<LockId>>,
     graveyard_is_used: AtomicBool,
 }
 
 impl Shared {
-    /// What is known at first: nothing.
+    /// The state of a new server: nothing is known.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -164,7 +164,7 @@ impl Shared {
         self.values.store(self.values.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
     }
 
-    /// How many values of our type the server has, in its keyspace or still to be freed. Each of them, in a file, needs
+    /// The number of values of our type in the server, in its keyspace or not freed yet. Each of them, in a file, needs
     /// the module, even one that no lock stands for any more. Only on the main thread: there it is never too low.
     #[must_use]
     pub fn values(&self) -> u64 {

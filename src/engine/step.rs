@@ -36,7 +36,7 @@ fn lives<S: Server>(server: &S, name: S::Name<'_>, key: S::Key<'_>, ms: u64, fx:
     announce(server, name, Record::Nothing, fx);
 }
 
-/// What becomes of the key.
+/// The fate of the key.
 #[inline(always)]
 pub fn change<S: Server>(server: &S, key: S::Key<'_>, existing: Existing, change: Change) {
     match change {
@@ -61,7 +61,7 @@ pub fn change<S: Server>(server: &S, key: S::Key<'_>, existing: Existing, change
     drop(key);
 }
 
-/// What others are told of it.
+/// The records and events of it.
 #[inline(always)]
 pub fn announce<S: Server>(server: &S, name: S::Name<'_>, first: Record, mut fx: Effects) {
     replicate(server, name, first);
@@ -76,7 +76,7 @@ pub fn announce<S: Server>(server: &S, name: S::Name<'_>, first: Record, mut fx:
     }
 }
 
-/// What replicas and files are told of it.
+/// The record of it for replicas and files.
 #[inline(always)]
 pub fn replicate<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
     match record {

@@ -1,6 +1,8 @@
-//! What the engine looks at ten times a second, because no event reports it. It is the queues of slots that left this
-//! server without a key of ours, and leases that closed connections kept alive. It is also keys that somebody waits for,
-//! whose time to live may be over.
+//! The engine looks at these ten times a second, because no event reports them:
+//!
+//! * the queues of slots that left this server without a key of ours,
+//! * leases that closed connections kept alive,
+//! * keys that somebody waits for, whose time to live may be over.
 
 use crate::lock::tuning::TUNING;
 use std::hash::Hash;
@@ -11,7 +13,7 @@ use super::work;
 use crate::lock::effect::LockId;
 use crate::lock::types::{LockKey, LockKeyBuf, Moment};
 
-/// How many keys the server is asked about in one run of the pump.
+/// The number of keys that the server is asked about in one run of the pump.
 const LOOKED_AT_MAX: usize = TUNING.keys_looked_at;
 
 /// How long a name may be that is copied ten times a second to see whether its time to live is over.
@@ -69,8 +71,8 @@ pub fn sort_some<S: Server>(server: &S) -> bool {
     server.with(|state| !state.table.has_unbound() || state.table.sort_unbound(SORTED_AT_ONCE)) != Some(false)
 }
 
-/// A client that waits where a slot has left is sent on. A key whose time to live is over goes when it is opened (G6).
-/// The server may come to it late by itself, and nobody else may ask for it while all wait.
+/// A client that waits where a slot has left is sent on. A key whose time to live has ended goes when it is opened
+/// (G6). The server may come to it late by itself, and nobody else may ask for it while all wait.
 #[inline(never)] // the benchmarks leave it out by its name
 fn look_at_queues<S: Server>(server: &S, is_paused: bool) {
     let is_cluster = server.shared().is_cluster();

@@ -46,13 +46,13 @@ pub fn load<S: Server>(
     loaded
 }
 
-/// What is saved of a value.
+/// The saved form of a value.
 pub fn saved<S: Server>(server: &S, lock: LockId) -> Option<SavedLock> {
     let now = server.boot();
     server.with(|state| state.table.save(now, lock)).flatten()
 }
 
-/// How much memory it takes.
+/// The memory that it takes.
 pub fn memory<S: Server>(server: &S, lock: LockId) -> usize {
     server.with(|state| state.table.memory_of(lock)).unwrap_or(0)
 }

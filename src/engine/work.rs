@@ -7,7 +7,7 @@ use super::state::State;
 /// clock: if that steps back while one is pending, it is late by the whole step.
 const LATE_MS: u64 = 20;
 
-/// Asks for a run of the pump, as soon as the running command or event is over.
+/// Asks for a run of the pump as soon as the running command or event ends.
 pub fn request<S: Server>(server: &S) {
     let now = server.boot();
     let is_late = server.with(|state| {
