@@ -56,7 +56,7 @@ impl Table {
         }
     }
 
-    /// Ends the holds of the lock whose leases are over. `due` is one that is known to be.
+    /// Ends the expired holds of the lock. `due` is one that is known to be.
     pub(super) fn end_overs(
         &mut self,
         now: Moment,
@@ -121,7 +121,8 @@ impl Table {
         }
     }
 
-    /// How many reservations at the head of the queue have their turn: the next call of their owners is granted.
+    /// The number of reservations at the head of the queue that have their turn: the next call of their owners is
+    /// granted.
     fn turns(&self, ctx: &StepContext<'_>, queue: QueueId) -> usize {
         let Some((reserved, bar)) = self.queues.reserved_at_head(queue) else {
             return 0;
@@ -211,8 +212,8 @@ impl Table {
         self.note_left(Some(queue));
     }
 
-    /// Grants a waiting request, or refuses it if no token or no number of a lock is left, and answers it. Returns true if
-    /// it was granted.
+    /// Grants a waiting request, or refuses it if no token or no number of a lock is left, and answers it. Returns
+    /// true if it was granted.
     fn grant_waiter(&mut self, now: Now, ctx: &mut StepContext<'_>, id: WaiterId, fx: &mut Effects) -> bool {
         let Some((token, _)) = self.clock.mint(now.wall_us) else {
             self.answer(id, Answer::Refused(NO_TOKENS), fx);
@@ -250,8 +251,8 @@ impl Table {
         })
     }
 
-    /// Whether a newcomer can come in beside all who are in the queue, because they only have a reservation; `but` for one, which
-    /// it would replace.
+    /// Whether a newcomer can come in beside all who are in the queue, because they only have a reservation; `but`
+    /// for one, which it would replace.
     pub(super) fn fits_beside(
         &self,
         ctx: &StepContext<'_>,
@@ -263,7 +264,7 @@ impl Table {
         reserved.is_some_and(|reserved| self.fits(ctx, mode, reserved))
     }
 
-    /// How many reservations stand ahead of a request, or in all of the queue, `but` left out. `None`: others are ahead.
+    /// The number of reservations ahead of a request, or in all of the queue, `but` left out. `None`: others are ahead.
     fn reserved_ahead(
         &self,
         queue: QueueId,

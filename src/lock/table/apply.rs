@@ -115,7 +115,7 @@ impl Table {
         Some(record)
     }
 
-    /// Ends what cannot be beside a hold that was told of.
+    /// Ends holds that exclude a hold from the stream.
     fn make_way(
         &mut self,
         now: Moment,
@@ -238,7 +238,7 @@ impl Table {
         true
     }
 
-    /// The hold with this token ended by itself.
+    /// The hold with this token ended without a release.
     pub fn apply_ended(
         &mut self,
         now: Moment,
@@ -313,7 +313,7 @@ impl Table {
         Some(SavedLock { mode, holds })
     }
 
-    /// What readers are told of one hold.
+    /// The record of one hold for readers.
     #[must_use]
     pub fn save_hold(&self, now: Moment, holder: LockId) -> Option<SavedHold> {
         self.locks.hold(holder).map(|hold| saved(now, hold))

@@ -7,7 +7,7 @@ use crate::lock::effect::LockId;
 use crate::lock::lowered;
 use crate::lock::types::{ClientId, LockKeyBuf, Moment};
 
-/// How many holds of a connection are unbound at once when it closes.
+/// The number of holds of a connection that are unbound at once when it closes.
 const UNBOUND_MAX: usize = 32;
 
 impl Table {

@@ -1,4 +1,4 @@
-//! What FENCE, INFO and the tests want to know. Nothing here changes anything.
+//! The views of FENCE, INFO and the tests. Nothing here changes anything.
 
 use super::away::Away;
 use super::noted::Noted;
@@ -16,15 +16,15 @@ pub struct HoldView<'a> {
     pub owner: OwnerText<'a>,
     /// The fencing token; `None` for the lock of an old client.
     pub token: Option<Token>,
-    /// What is left of the lease.
+    /// The remaining lease.
     pub left_ms: u64,
-    /// How long it has been held, as far as this server knows.
+    /// The time for which it has been held, as far as this server knows.
     pub held_ms: Option<u64>,
     /// The connection that acquired or renewed it last, where known.
     pub client: Option<ClientId>,
-    /// How many releases it takes.
+    /// The number of releases that it takes.
     pub count: u32,
-    /// What binds it to its connection.
+    /// Its binding to its connection.
     pub binding: Binding,
 }
 
@@ -33,11 +33,11 @@ pub struct HoldView<'a> {
 pub struct WaiterView<'a> {
     /// The owner.
     pub owner: &'a [u8],
-    /// How long it has been waiting.
+    /// The time for which it has been waiting.
     pub waited_ms: u64,
     /// The connection that waits; `None` for a reservation without one.
     pub client: Option<ClientId>,
-    /// How it wants to hold the lock.
+    /// The mode that it asks for.
     pub mode: Mode,
 }
 
@@ -46,7 +46,7 @@ pub struct WaiterView<'a> {
 pub struct Possession {
     /// Which lock.
     pub lock_key: LockKeyBuf,
-    /// How it is held, or is to be held.
+    /// The mode in which it is held or requested.
     pub mode: Mode,
     /// Its token and what is left of the lease; `None` if the owner waits.
     pub held: Option<(Token, u64)>,
@@ -55,7 +55,7 @@ pub struct Possession {
 /// A lock as INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Description<'a> {
-    /// How it is held, or wanted.
+    /// The mode in which it is held or requested.
     pub mode: Mode,
     /// How many hold; of very many, those are counted whose leases are over and that the pump has not ended yet.
     pub holders: usize,
@@ -125,7 +125,7 @@ impl Table {
         self.locks.hold_of(lock, owner).map(|(_, hold)| hold.token())
     }
 
-    /// How a lock is held, live or not.
+    /// The mode of a lock, with live holders or not.
     #[must_use]
     pub fn mode(&self, id: LockId) -> Option<Mode> {
         self.locks.mode(id)
@@ -244,25 +244,25 @@ impl Table {
         self.locks.len()
     }
 
-    /// How many locks are held.
+    /// The number of held locks.
     #[must_use]
     pub const fn held(&self) -> usize {
         self.locks.held()
     }
 
-    /// How many holds there are.
+    /// The number of holds.
     #[must_use]
     pub const fn holds(&self) -> usize {
         self.locks.holds()
     }
 
-    /// How many requests wait.
+    /// The number of requests that wait.
     #[must_use]
     pub const fn waiters(&self) -> usize {
         self.queues.waiters()
     }
 
-    /// What happened so far.
+    /// The counters so far.
     #[must_use]
     pub const fn stats(&self) -> &Stats {
         &self.stats
@@ -297,7 +297,8 @@ impl Table {
             if !id.is_list() && self.locks.may_know(id) {
                 self.locks.get(id).ok_or_else(|| format!("{lock_key:?} holds a dead number"))?;
             } else if self.locks.holders_of(id) == 0 {
-                // Several held it under another name, or its database changed places: an empty lock, which is not counted.
+                // Several held it under another name, or its database changed places: an empty lock, which is not
+                // counted.
                 count -= 1;
                 continue;
             }

@@ -67,7 +67,7 @@ impl Table {
         Some(Task::TimeOut(self.queues.first_timeout()?.1))
     }
 
-    /// Ends what is over at this key, and grants the lock to the next waiter if it is free. `due` is a hold that
+    /// Ends expired holds at this key, and grants the lock to the next waiter if it is free. `due` is a hold that
     /// was told as due, and that may be one of many.
     pub fn settle(
         &mut self,
@@ -166,7 +166,7 @@ impl Table {
     }
 
     /// A value that was never a key's is gone, and its lock with it: it was read from a payload with a time to live
-    /// that was over. Nobody is told that it was broken. (A key's value leaves its name before it is freed.)
+    /// that was over. No event says that it was broken. (A key's value leaves its name before it is freed.)
     pub fn discard(&mut self, now: Moment, id: LockId) {
         self.forget(now, id, false);
     }

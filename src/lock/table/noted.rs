@@ -10,7 +10,7 @@ use crate::lock::types::Moment;
 /// For how many notes room is kept when all are done.
 pub(super) const KEPT: usize = TUNING.kept;
 
-/// How many notes the pump looks at in one run, to throw away those of requests that have left.
+/// The number of notes that the pump looks at in one run, to throw away those of requests that have left.
 pub(super) const LOOKED_AT_ONCE: usize = TUNING.notes_looked_at;
 
 /// Something for the pump to look at.
@@ -97,8 +97,8 @@ impl Notes {
         }
     }
 
-    /// Notes that it may be the turn of a request for several locks. Asks the pump to look at all of them, unless another
-    /// queue is known to block the request.
+    /// Notes that it may be the turn of a request for several locks. Asks the pump to look at all of them, unless
+    /// another queue is known to block the request.
     pub(super) fn note_multi(&mut self, queues: &mut Queues, id: MultiId, queue: QueueId) {
         let Some(multi) = queues.multi_mut(id) else {
             return;
@@ -138,9 +138,9 @@ impl Notes {
         is_any
     }
 
-    /// Throws away notes of requests that have left. While nothing can be granted no note is done, and each request that
-    /// comes and goes would leave one behind. Looks at two for each that was added: so at most half of them are of
-    /// requests that have left, but for those who leave all at once.
+    /// Throws away notes of requests that have left. While nothing can be granted no note is done, and each request
+    /// that comes and goes would leave one behind. Looks at two for each that was added: so at most half of them are
+    /// of requests that have left, but for those who leave all at once.
     pub(super) fn forget_left(&mut self, queues: &Queues) {
         let added = self.noted.len().saturating_sub(self.noted_then);
         for _ in 0..(2 * added).min(LOOKED_AT_ONCE) {

@@ -14,7 +14,7 @@ use crate::lock::types::{LockKey, Moment};
 const EPOCHS_WITH_VALUES_MAX: u32 = TUNING.epochs_with_values_max;
 
 impl Table {
-    /// Returns true if anything is to be published that was not yet. Then what happens now has to wait for it.
+    /// Returns true if an event is not published yet. Then what happens now has to wait for it.
     #[inline(always)]
     #[must_use]
     pub fn has_notices(&self) -> bool {
@@ -26,7 +26,7 @@ impl Table {
         self.outbox.push(lock_key.to_owned(), event);
     }
 
-    /// What is to be published next, if this step gives anything: it may only have given back memory. `None`: there is
+    /// The next event to publish, if this step gives one: it may only have given back memory. `None`: there is
     /// nothing left.
     pub fn next_notice(&mut self) -> Option<Option<Notice>> {
         let notice = |gone: &Gone<'_>, event| {
@@ -35,7 +35,7 @@ impl Table {
         self.next_of_flushed(notice).or_else(|| self.next_entry())
     }
 
-    /// What is to be published next where nobody hears it, as [`Self::next_notice`]. It leaves out the name of each
+    /// The next event to publish where no client listens, as [`Self::next_notice`]. It leaves out the name of each
     /// lock that was flushed, for a name takes longer to write out than all else.
     pub fn next_unheard(&mut self) -> Option<Option<Event>> {
         if let Some(step) = self.next_of_flushed(|_, event| Some(event)) {
@@ -44,7 +44,7 @@ impl Table {
         Some(self.next_entry()?.map(|notice| notice.event))
     }
 
-    /// Ends the next of the locks that were flushed, and tells of that as `tell` does. `None`: these are not next.
+    /// Ends the next of the locks that were flushed, and reports that as `tell` does. `None`: these are not next.
     fn next_of_flushed<R>(&mut self, tell: impl FnOnce(&Gone<'_>, Event) -> Option<R>) -> Option<Option<R>> {
         self.outbox.ends_with_flush = false;
         let aside = self.outbox.asides.front_mut().filter(|aside| aside.before.is_empty())?;
@@ -63,7 +63,7 @@ impl Table {
         Some(step.flatten().flatten())
     }
 
-    /// What is next in the order of what happened, but for locks that were flushed. At last, memory is given back.
+    /// The next entry in the order of events, but for locks that were flushed. At last, memory is given back.
     fn next_entry(&mut self) -> Option<Option<Notice>> {
         let (entries, locks) = match self.outbox.asides.front_mut() {
             Some(aside) => (&mut aside.before, aside.going.locks_mut()),
@@ -160,7 +160,7 @@ impl Table {
 }
 
 impl Detached {
-    /// Lets the next holder go; says what is to be published by that. `None`: there is no other one.
+    /// Lets the next holder go. Returns the event of that. `None`: there is no other one.
     fn next(&mut self, locks: &mut Locks, stats: &mut Stats) -> Option<Option<Notice>> {
         if self.expired == 0 && !self.take_one(locks, stats) {
             return None;
@@ -171,7 +171,7 @@ impl Detached {
         Some(is_expired.then(|| notice(self.lock_key.clone())))
     }
 
-    /// What is to be published when all its holders are let go: that it was broken, if it was.
+    /// The event when all its holders are let go: that it was broken, if it was.
     fn end(self) -> Option<Notice> {
         let Self { lock_key, is_ours, broken, token, .. } = self;
         (broken > 0 && is_ours).then_some(Notice { lock_key, event: Event::Broken, broken: (broken, token) })
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// A lock with twenty holders. The lease of every third one is over a second later.
+    /// A lock with twenty holders. The lease of every third one ends a second later.
     fn with_many(table: &mut Table) -> LockId {
         let (id, lock_key) = (table.locks.form(Mode::Limit(50)), LockKey { db: 0, name: b"many" });
         for number in 0..20 {

@@ -1,12 +1,13 @@
-//! What is to be published and was not yet, in its order (G15).
+//! The events that are not published yet, in their order (G15).
 //!
 //! A hold that is broken from outside ends while the server is busy with somebody's command, and nothing may be
 //! published there. So it is noted, and the pump publishes it. Until then whatever else happens to locks is published
 //! behind it: else the next hold of a lock would be heard of before the end of the one before.
 //!
 //! A database that is emptied may take a million locks with it. They are set aside as a whole ([`Aside`]), and the pump
-//! publishes their ends, and gives back their memory, a few at a time. So it does with the holders of one lock that very
-//! many held ([`Detached`]). If all locks are set aside before it has come to the last holder, it finds the others there.
+//! publishes their ends, and gives back their memory, a few at a time. So it does with the holders of one lock that
+//! very many held ([`Detached`]). If all locks are set aside before it has come to the last holder, it finds the
+//! others there.
 
 use std::collections::VecDeque;
 
@@ -26,7 +27,7 @@ pub struct Notice {
     pub broken: (u64, Option<Token>),
 }
 
-/// What is in an outbox.
+/// An entry of an outbox.
 pub(super) enum Entry {
     Notice(Notice),
     /// A lock that very many held.
@@ -40,9 +41,9 @@ pub(super) struct Detached {
     pub(super) then: Moment,
     /// True if this server decides, and so publishes and counts.
     pub(super) is_ours: bool,
-    /// How many leases were found to have been over by then, and are to be published.
+    /// The number of leases that had ended by then, and of which events are due.
     pub(super) expired: usize,
-    /// How many holds were found that were live then: the lock was broken. That is published last.
+    /// The number of holds that were live then: the lock was broken. That is published last.
     pub(super) broken: u64,
     /// The token of a holder.
     pub(super) token: Option<Token>,
@@ -50,7 +51,7 @@ pub(super) struct Detached {
 
 /// All locks of a set that is gone.
 pub(super) struct Aside {
-    /// What is to be published before. The detached locks among it are of this set.
+    /// The events that come before. The detached locks among it are of this set.
     pub(super) before: VecDeque<Entry>,
     pub(super) going: Going,
     /// When it went, if the ends of its holds are published.
@@ -60,13 +61,13 @@ pub(super) struct Aside {
 /// See the [module](self).
 #[derive(Default)]
 pub(super) struct Outbox {
-    /// What comes before the entries.
+    /// The locks whose events come before the entries.
     pub(super) asides: VecDeque<Aside>,
     /// The detached locks among them are of the set that is in use.
     pub(super) entries: VecDeque<Entry>,
     /// Locks that are gone, and of which nothing is published here.
     pub(super) silent: VecDeque<Going>,
-    /// The last that is to be published is what the last flush has emptied.
+    /// The last events are those of the locks that the last flush ended.
     pub(super) ends_with_flush: bool,
 }
 
@@ -108,7 +109,7 @@ impl Outbox {
         holds
     }
 
-    /// Returns true if nothing is to be published.
+    /// Returns true if no event is due.
     #[inline(always)]
     pub(super) fn is_published(&self) -> bool {
         self.entries.is_empty() && self.asides.is_empty()
@@ -161,7 +162,7 @@ mod tests {
         table.stats().holds.count()
     }
 
-    /// What is published next, which lets one holder go at most.
+    /// The next event, which lets one holder go at most.
     fn next(table: &mut Table) -> Option<Option<(String, Event)>> {
         let before = let_go(table);
         let step = table.next_notice();

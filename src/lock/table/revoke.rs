@@ -1,12 +1,12 @@
-//! Holds whose owners were not told of them yet: each is delivered or revoked (G8).
+//! Holds of which no reply was sent to their owners yet: each is delivered or revoked (G8).
 //!
-//! A hold that begins for a client that is answered later is undelivered until a reply that tells of it was sent. A reply
-//! of this kind is outstanding until it is sent, dropped or not confirmed. When the last one is gone and none was sent, the
-//! hold is to be revoked: the pump ends it as a release does. Whether that is still so is decided then. Until then its
-//! owner may ask for it again, and so adopts it.
+//! A hold that begins for a client that is answered later is undelivered until a reply that tells of it was sent. A
+//! reply of this kind is outstanding until it is sent, dropped or not confirmed. When the last one is gone and none
+//! was sent, the hold is to be revoked: the pump ends it as a release does. Whether that is still so is decided then.
+//! Until then its owner may ask for it again, and so adopts it.
 //!
-//! What is kept here belongs to one hold, by its token and its record. A hold that comes to the same key by a payload, a
-//! slot or a file is another one, and delivered, as are all of which nothing is kept.
+//! What is kept here belongs to one hold, by its token and its record. A hold that comes to the same key by a
+//! payload, a slot or a file is another one, and delivered, as are all of which nothing is kept.
 
 use super::context::StepContext;
 use super::state::Table;
@@ -41,14 +41,14 @@ impl Table {
         }
     }
 
-    /// A reply was sent that tells its owner of this hold.
+    /// A reply that names this hold was sent to its owner.
     pub fn delivered(&mut self, lock_key: LockKey<'_>, token: Token) {
         if let Some(holder) = self.undelivered_at(lock_key, token) {
             self.note_delivered(token, holder);
         }
     }
 
-    /// A reply that was to tell of this hold is never sent. If it was the last one, the pump is to revoke the hold, before
+    /// A reply that names this hold is never sent. If it was the last one, the pump is to revoke the hold, before
     /// it looks at anything else.
     pub fn dropped(&mut self, lock_key: LockKey<'_>, token: Token) {
         if let Some(holder) = self.undelivered_at(lock_key, token)
@@ -72,7 +72,7 @@ impl Table {
         fates.find(|fate| locks.get(fate.hold).is_some_and(|lock| lock.is_at(lock_key))).map(|fate| fate.hold)
     }
 
-    /// Returns true if this hold is to be revoked, unless its owner asks for it again before.
+    /// Returns true if this hold will be revoked, unless its owner asks for it again before.
     pub(super) fn is_to_revoke(&mut self, token: Token, holder: LockId) -> bool {
         self.undelivered.of(token, holder).is_some_and(|fate| fate.outstanding == 0)
     }
@@ -93,15 +93,15 @@ impl Table {
             .forget(token, |fate| fate.outstanding == 0 && Some(fate.hold) != found && was_here(fate.hold));
     }
 
-    /// What is left of the lease of a grant that was not delivered yet, in milliseconds.
+    /// The remaining lease of a grant that was not delivered yet, in milliseconds.
     #[must_use]
     pub fn left_of_undelivered(&self, now: Moment, token: Token) -> Option<u64> {
         let holds = self.undelivered.0.get(&token)?.iter().filter_map(|fate| self.locks.hold(fate.hold));
         holds.map(|hold| hold.left_ms(now)).min()
     }
 
-    /// Tells what is wrong with what is kept of undelivered holds, if anything is: one that is to be revoked must not be
-    /// forgotten.
+    /// Tells what is wrong with what is kept of undelivered holds, if anything is: one that is to be revoked must not
+    /// be forgotten.
     pub(super) fn check_undelivered(&self) -> Result<(), String> {
         let tasks = || self.notes.revocations();
         for (&token, fates) in &self.undelivered.0 {
@@ -130,7 +130,7 @@ impl Table {
         self.undelivered.0.len()
     }
 
-    /// This owner asks for something else than its hold here. Ends the hold first, if it is to be revoked.
+    /// This owner asks for something else than its hold here. Ends the hold first, if it has to be revoked.
     pub(super) fn revoke_own(
         &mut self,
         now: Moment,

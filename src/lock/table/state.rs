@@ -16,7 +16,7 @@ use crate::lock::queue::Queues;
 use crate::lock::stats::Stats;
 use crate::lock::token::TokenClock;
 
-/// How many waiters of a lock are let in or refused in one step. The rest come in with the next steps of the
+/// The number of waiters of a lock that are granted or refused in one step. The rest come in with the next steps of the
 /// pump, and until then a newcomer stands behind them.
 const SERVED_A_STEP: usize = 64;
 
