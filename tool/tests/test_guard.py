@@ -263,7 +263,7 @@ def test_first_process_of_a_namespace_reaps_and_kills(shared, tool, name):
     """As in a container: the tool is PID 1, where signals without a handler do nothing."""
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     environment = {**tool.environment, "DIR": str(tool.directory)}
-    script = "echo $$ > $DIR/pid; trap 'exit 9' TERM; while :; do sleep 0.1; done"
+    script = "trap 'exit 9' TERM; echo $$ > $DIR/pid; while :; do sleep 0.1; done"
     process = subprocess.Popen(
         [*unshare, BINARY, "run", name, "sh", "-c", script], env=environment, stderr=subprocess.PIPE, text=True
     )

@@ -47,7 +47,8 @@ def test_signal_goes_to_the_command(shared, tool, name, number):
 
 
 def test_signal_goes_to_the_whole_group(tool, name):
-    script = "sh -c 'trap \"echo 1 > $DIR/inner; exit\" USR1; echo $$ > $DIR/pid; while :; do sleep 0.05; done' & trap '' USR1; wait"
+    # The outer shell has its handler before the inner one says that it runs; a signal ends its first wait.
+    script = "trap : USR1; sh -c 'trap \"echo 1 > $DIR/inner; exit\" USR1; echo $$ > $DIR/pid; while :; do sleep 0.05; done' & wait; wait"
     process = tool.shell(name, script=script)
     tool.number("pid")
     process.send_signal(signal.SIGUSR1)
