@@ -246,8 +246,10 @@ def test_an_undelivered_hold_is_not_granted_under_its_old_token(start_group, con
     with refused("NOREPLICAS"):
         early.answer()
     links[0].mend()
-    bob = client.ask("acquire", old, "door", "bob", STORY_MS)
-    assert (bob is not None) == (confirm == "majority")
+    if confirm == "majority":
+        client.insists(("acquire", old, "door", "bob", STORY_MS))  # a busy replica may take longer than the time for it
+    else:
+        assert client.ask("acquire", old, "door", "bob", STORY_MS) is None
     group.follow(other, wrong)
 
     def asks_until_the_quarantine_ends():
