@@ -1,5 +1,10 @@
 package redislock;
 
+import static redislock.Server.SLACK;
+
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeAll;
@@ -30,5 +35,18 @@ abstract class OneServer {
     @AfterEach
     void close() {
         locks.close();
+    }
+
+    /** Calls it in a thread of its own. */
+    static <T> T elsewhere(Callable<T> work) throws Exception {
+        var done = new CompletableFuture<T>();
+        new Thread(() -> {
+            try {
+                done.complete(work.call());
+            } catch (Exception e) {
+                done.completeExceptionally(e);
+            }
+        }).start();
+        return done.get(SLACK.toSeconds(), TimeUnit.SECONDS);
     }
 }

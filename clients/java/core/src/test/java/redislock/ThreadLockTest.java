@@ -10,25 +10,11 @@ import static redislock.Server.eventually;
 
 import java.time.Duration;
 import java.util.List;
-import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 
 class ThreadLockTest extends OneServer {
-    /** Calls it in a thread of its own. */
-    private static <T> T elsewhere(Callable<T> work) throws Exception {
-        var done = new CompletableFuture<T>();
-        new Thread(() -> {
-            try {
-                done.complete(work.call());
-            } catch (Exception e) {
-                done.completeExceptionally(e);
-            }
-        }).start();
-        return done.get(SLACK.toSeconds(), TimeUnit.SECONDS);
-    }
-
     @Test
     void lockIsReentrantOverOneHoldOfTheServer() throws Exception {
         ThreadLock lock = locks.lock("k").asLock();

@@ -15,7 +15,6 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.springframework.integration.util.CheckedCallable;
 import redislock.spring.integration.RedislockLockRegistry;
 
 class RedislockLockRegistryTest extends OneServer {
@@ -24,19 +23,6 @@ class RedislockLockRegistryTest extends OneServer {
     @BeforeEach
     void register() {
         registry = new RedislockLockRegistry(locks, Duration.ofSeconds(60));
-    }
-
-    /** Calls it in a thread of its own. */
-    private static <T> T elsewhere(CheckedCallable<T, Exception> work) throws Exception {
-        var done = new CompletableFuture<T>();
-        new Thread(() -> {
-            try {
-                done.complete(work.call());
-            } catch (Exception e) {
-                done.completeExceptionally(e);
-            }
-        }).start();
-        return done.get(SLACK.toSeconds(), TimeUnit.SECONDS);
     }
 
     @Test
