@@ -55,6 +55,24 @@ SERVERS = {"shared_server", "start_server", "recorded", "machine", "unhurried"}
 TOOLS_ARE_TESTED = os.environ.get("REDISLOCK_TOOLS_ARE_TESTED", "") not in ("", "0")
 
 
+#: What a failure says if a lock was given to the wrong one, or a server has died. scripts/twice repeats no run with one.
+GRAVE = ("faults(", "the server died with")
+GRAVE_STATUS = 9
+grave_failures = []
+
+
+def pytest_runtest_logreport(report):
+    """Notes failures that must not be repeated."""
+    if report.failed and any(words in report.longreprtext for words in GRAVE):
+        grave_failures.append(report.nodeid)
+
+
+def pytest_sessionfinish(session):
+    """Ends with a status of its own after a failure that must not be repeated."""
+    if grave_failures:
+        session.exitstatus = GRAVE_STATUS
+
+
 #: A test ends after its time if it hangs. On a machine with ten times as much to do as it has processors none may end so
 #: that only takes long.
 BUSY_FACTOR = 5
