@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "clients" / "conformance"))
-from kit.__main__ import may_repeat  # noqa: E402
+from kit.runner import may_repeat  # noqa: E402
 
 TWICE = Path(__file__).parents[2] / "scripts" / "twice"
 #: Fails at its first call in a folder: this makes a file there.

@@ -8,22 +8,18 @@ that may be lacking.
 
 import argparse
 import fnmatch
-import os
 import sys
 import time
-from pathlib import Path
 
 from harness.server import NAME
 
 from .cases import Case, load
-from .runner import FAIL, PASS, UNSUPPORTED, run_all
+from .runner import FAIL, PASS, UNSUPPORTED, may_repeat, run_all
 from .stage import Stage
 
 MAY_LACK = "fork,client,provider,held,nested,ticket,stubborn"
 #: What a driver for threads may lack besides, if another driver of the library has it.
 NOT_FOR_THREADS = {"cancel", "body", "tasks"}
-#: How many times a run of CI repeats what has failed, at most.
-REPEATED_MOST = 3
 #: A part that is one driver. An adapter names its drivers in an order in which these two have as little in common as any.
 ENDS = {"first": 0, "last": -1}
 
@@ -98,16 +94,6 @@ def show(case, verdict, lacking):
     if verdict.reason:
         print("    " + verdict.reason.strip().replace("\n", "\n    "), flush=True)
     return verdict
-
-
-def may_repeat(what):
-    """Returns whether cases that have failed run once more, and notes that they do: as scripts/twice, which see."""
-    path = os.environ.get("REDISLOCK_REPEATED")
-    if not path or len(Path(path).read_text(encoding="utf-8").splitlines()) >= REPEATED_MOST:
-        return False
-    with open(path, "a", encoding="utf-8") as notes:
-        notes.write(f"the kit over {what}\n")
-    return True
 
 
 def run(cases, asked, driver, lacking):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from .cases import Case, load
-from .runner import FAIL, PASS, run_all
+from .runner import FAIL, PASS, may_repeat, run_all
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 PAGE = REFERENCE.parents[2] / "docs" / "internals" / "clients-and-kit.md"
@@ -34,6 +34,19 @@ def named_by_the_page():
     return found
 
 
+def judged(case, verdict):
+    """What is wrong with a verdict, or nothing."""
+    if not isinstance(case, Broken):
+        return "" if verdict.word == PASS else f"the reference: {case.name}: {verdict.word}: {verdict.reason}"
+    point = BREAKS[case.broken][0]
+    first = verdict.reason.partition("\n")[0]
+    # A fault of the kit itself shows nothing about the break.
+    is_caught = verdict.word == FAIL and not verdict.reason.startswith("Traceback")
+    word = "caught" if is_caught else "MISSED"
+    print(f"{word} point {point}: {case.broken:26} {case.name}: {first[:120]}", flush=True)
+    return "" if is_caught else f"with {case.broken} the reference does not fail {case.name}: {verdict.reason or verdict.word}"
+
+
 def main():
     """Runs all; 0 if the kit is right."""
     parser = argparse.ArgumentParser(prog="kit.selftest", description="Tests the conformance kit itself.")
@@ -49,18 +62,11 @@ def main():
     whole = [] if asked.only == "breaks" else list(cases.values())
     broken = [] if asked.only == "reference" else [Broken(name, cases[case]) for name, (_, case) in BREAKS.items()]
     # Broken ones first: some fail only when their time is over.
-    for case, verdict in run_all([*broken, *whole], command, None, asked.jobs):
-        if isinstance(case, Broken):
-            point = BREAKS[case.broken][0]
-            first = verdict.reason.partition("\n")[0]
-            # A fault of the kit itself shows nothing about the break.
-            is_caught = verdict.word == FAIL and not verdict.reason.startswith("Traceback")
-            word = "caught" if is_caught else "MISSED"
-            print(f"{word} point {point}: {case.broken:26} {case.name}: {first[:120]}", flush=True)
-            if not is_caught:
-                faults.append(f"with {case.broken} the reference does not fail {case.name}: {verdict.reason or verdict.word}")
-        elif verdict.word != PASS:
-            faults.append(f"the reference: {case.name}: {verdict.word}: {verdict.reason}")
+    wrong = {case: fault for case, verdict in run_all([*broken, *whole], command, None, asked.jobs) if (fault := judged(case, verdict))}
+    if wrong and may_repeat(f"the reference: {', '.join(case.name for case in wrong)}"):
+        print("\n".join(["repeated, one after the other:", *wrong.values()]), flush=True)
+        wrong = {case: fault for case, verdict in run_all(list(wrong), command, None, 1) if (fault := judged(case, verdict))}
+    faults += wrong.values()
     for fault in faults:
         print(f"FAULT {fault}")
     print(f"{len(cases)} cases, {len(BREAKS)} breaks, {len(faults)} faults; {time.monotonic() - began:.0f} s")
