@@ -64,7 +64,7 @@ def takes(server, lock, owner, lease_ms=LONG_MS):
 
 
 def test_a_planned_failover_grants_twice_by_default(start_group):
-    # docs/reference/guarantees.md: the old primary continues until the sentinels demote it
+    # docs/reference/failover-guarantees.md: the old primary continues until the sentinels demote it
     group = start_group("local", quarantine_ms=0, has_sentinels=True)
     old = group.nodes[0]
     new = planned_failover(group)

@@ -233,8 +233,8 @@ impl Group {
 
     /// It does not know whether it holds the lock.
     fn ask_again(&mut self, c: usize, task: Task) -> Verdict {
-        // docs/reference/guarantees.md: an owner comes back only for what it believes to hold. If the same life of the same
-        // server continues, it may ask again (G9).
+        // docs/reference/failover-guarantees.md: an owner comes back only for what it believes to hold. If the same
+        // life of the same server continues, it may ask again (G9).
         if !self.go_to_shard(c, task.keys) {
             return Ok(());
         }

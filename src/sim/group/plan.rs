@@ -1,4 +1,5 @@
-//! The promises and the possible events of a run: each by the row of docs/reference/guarantees.md that it stands for.
+//! The promises and the possible events of a run: each by the row of docs/reference/failover-guarantees.md that it
+//! stands for.
 
 use crate::lock::confirm::Rule;
 use crate::lock::tests::random::Random;
@@ -139,8 +140,8 @@ impl Plan {
         // Another stream of numbers: additions here leave the rest of a run as it is.
         let mut more = Random::new(seed.wrapping_add(0x5107));
         let has_moves = more.percent(40);
-        // docs/reference/guarantees.md: with `majority` it never matters what owners come back for, with `all` only if a server
-        // may be the primary with an old file.
+        // docs/reference/failover-guarantees.md: with `majority` it never matters what owners come back for, with `all`
+        // only if a server may be the primary with an old file.
         let may_be_careless = match promise {
             Promise::Local => false,
             // A lock that comes with its slot has no replicas to confirm it.

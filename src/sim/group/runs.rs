@@ -160,8 +160,8 @@ fn first_broken(control: Control) -> Option<u64> {
     })
 }
 
-/// Breaks each row of docs/reference/guarantees.md ("Failover") that says yes, two owners can both receive one lock, and each
-/// assumption about slots that move. If the simulation could not see that, it would prove nothing.
+/// Breaks each row of docs/reference/failover-guarantees.md that says yes, two owners can both receive one lock, and
+/// each assumption about slots that move. If the simulation could not see that, it would prove nothing.
 #[test]
 fn what_cannot_be_promised_is_seen_to_break() {
     assert_all_break(&CONTROLS);

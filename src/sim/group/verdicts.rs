@@ -1,8 +1,8 @@
 //! The invariants after each step, about the replies to clients.
 //!
-//! * **One holder** (G1, and the table in docs/reference/guarantees.md, "Failover"). An owner *believes* to hold a
-//!   lock from the reply that says so until its lease expires, or until it gives the lock up. The lease counts from
-//!   the time when a server carried out the request. No two beliefs exclude each other.
+//! * **One holder** (G1, and the table in docs/reference/failover-guarantees.md). An owner *believes* to hold a
+//!   lock from the reply that says so until its lease expires, or until it gives the lock up. The lease counts
+//!   from the time when a server carried out the request. No two beliefs exclude each other.
 //! * **Tokens rise** (G4): a new token that an owner receives is higher than any that a client had received of the
 //!   same lock before it was minted. Over lost grants that is promised only under a bound. The wall clocks and the
 //!   lead of the tokens differ by less than the quarantine, less the 10 ms by which tokens may lag. So it is judged

@@ -18,9 +18,9 @@ const FULL_PERCENT: u64 = 90;
 
 const CONTRACT: &str = "docs/internals/contract.md";
 const INSTALL: &str = "docs/operations/install-and-upgrade.md#install";
-const FAILOVER: &str = "docs/reference/guarantees.md#failover";
-const QUARANTINE: &str = "docs/reference/guarantees.md#with-a-quarantine";
-const CONFIRM: &str = "docs/reference/guarantees.md#with-confirmations";
+const FAILOVER: &str = "docs/reference/failover-guarantees.md#two-settings";
+const QUARANTINE: &str = "docs/reference/failover-guarantees.md#with-a-quarantine";
+const CONFIRM: &str = "docs/reference/failover-guarantees.md#with-confirmations";
 const RESTARTS: &str = "docs/reference/guarantees.md#restarts";
 const RENAMED: &str = "docs/operations/install-and-upgrade.md#renamed-commands";
 const SETTINGS: &str = "redis.conf.example";
