@@ -16,9 +16,9 @@ def a_request_of_another_kind_is_refused(stage):
     _, _, adapter = stage.single()
     stage.hold("k", "LIMIT", 2)
     for number, members in enumerate([{}, {"kind": "semaphore", "limit": 3}, {"kind": "read"}]):
-        for wait_ms in (0, 5000):
+        for wait_ms in (0, 60_000):
             asked = adapter.ask("acquire", hold=f"h{number}.{wait_ms}", name="k", wait_ms=wait_ms, **members)
-            assert asked.kind(5) == "LockKindMismatch", f"answered with {asked.answer}"
+            assert asked.kind() == "LockKindMismatch", f"answered with {asked.answer}"
     stage.give_up("k")
 
 
@@ -45,8 +45,8 @@ def the_line_is_full(stage):
     _, _, adapter = stage.single(module_arguments=("max-waiters-per-lock", 1))
     stage.hold("k")
     request = stage.server.ask("LOCK.ACQUIRE", "k", "kit-waits", "PX", 60_000, "BLOCK", 60_000)
-    asked = adapter.ask("acquire", hold="h", name="k", wait_ms=10_000)
-    assert asked.kind(5) == "QueueFull", f"answered with {asked.answer}"
+    asked = adapter.ask("acquire", hold="h", name="k", wait_ms=60_000)
+    assert asked.kind() == "QueueFull", f"answered with {asked.answer}"
     stage.give_up("k")
     assert isinstance(request.answer(), int)
     stage.server.admin("LOCK.RELEASE", "k", "kit-waits")
@@ -71,7 +71,7 @@ def the_server_is_in_quarantine(stage):
     assert refused.kind == "Quarantine", f"answered with {refused}"
     assert 0 < refused.error.get("left_ms", 0) <= 60_000, f"the time left is {refused.error.get('left_ms')}"
     for names in ({"name": "k"}, {"names": ["k", "l"]}):
-        refused = adapter.refusal("acquire", hold="h0", lease_ms=2000, wait_ms=500, **names)
+        refused = adapter.refusal("acquire", hold="h0", lease_ms=2000, wait_ms=1500, **names)
         assert refused.kind == "Quarantine", f"after a wait for {names} answered with {refused}"
     _, _, adapter = stage.single(module_arguments=("quarantine", 5000), lease_ms=2000)
     adapter("acquire", hold="h1", name="k", lease_ms=2000, wait_ms=25_000)
@@ -84,8 +84,7 @@ def too_few_replicas(stage):
     arguments = ("quarantine", 1500, "group-size", 2, "confirm", "all", "confirm-timeout", 300)
     server, _, adapter = stage.single(*AT_ONCE, module_arguments=arguments, lease_ms=1000)
     stage.eventually(lambda: server.info("redislock")["redislock_quarantine_left_ms"] == "0", "it may grant")
-    refused = adapter.refusal("acquire", hold="h", name="k", wait_ms=0)
-    assert refused.kind == "NotConfirmed", f"answered with {refused}"
+    is_not_confirmed(stage, adapter, "h")
     stage.free_soon("k")
 
 
@@ -93,22 +92,41 @@ def too_few_replicas(stage):
 def replicas_that_stand_still_confirm_nothing(stage):
     """One of two replicas is a majority with the primary. Both stand still: NotConfirmed, and nothing is held."""
     # A replica counts when it has been connected for a quarantine.
-    arguments = ("quarantine", 2000, "group-size", 3, "confirm", "majority", "confirm-timeout", 700)
-    server, _, adapter = stage.single(*AT_ONCE, module_arguments=arguments, lease_ms=2000)
+    arguments = ("quarantine", 5000, "group-size", 3, "confirm", "majority", "confirm-timeout", 700)
+    server, _, adapter = stage.single(*AT_ONCE, module_arguments=arguments, lease_ms=5000)
     first, second = (stage.start("--replicaof", f"127.0.0.1 {server.port}") for _ in range(2))
     has_replicas(server, 2, seasoned=2)
     with frozen(first):
-        adapter("acquire", hold="h", name="k", wait_ms=0)
+        confirmed(stage, adapter, "h")
         waiting = adapter.ask("acquire", hold="w", name="k", wait_ms=60_000)
         stage.waiting("k", 1)
         with frozen(second):
             adapter("release", hold="h")
-            assert waiting.kind(8) == "NotConfirmed", f"the waiter was answered with {waiting.answer}"
-            refused = adapter.refusal("acquire", hold="r", name="k", wait_ms=0)
-            assert refused.kind == "NotConfirmed", f"answered with {refused}"
+            assert waiting.kind() == "NotConfirmed", f"the waiter was answered with {waiting.answer}"
+            is_not_confirmed(stage, adapter, "r")
             stage.free_soon("k")
-    adapter("acquire", hold="again", name="k", wait_ms=10_000)
+    confirmed(stage, adapter, "again")
     adapter("release", hold="again")
+
+
+def confirmed(stage, adapter, hold):
+    """Takes the lock. On a busy machine a replica that works may not answer in its time, either."""
+    ends_in(stage, adapter, hold, "ok", ("NotConfirmed", "LockTimeout"))
+
+
+def is_not_confirmed(stage, adapter, hold):
+    """A request without a wait is answered so. On a busy machine the server may not answer in its time."""
+    ends_in(stage, adapter, hold, "NotConfirmed", ("ConnectionFailed",))
+
+
+def ends_in(stage, adapter, hold, wanted, others):
+    """Asks for the lock until it gets this answer; the others may come before."""
+    def is_so():
+        kind = adapter.ask("acquire", hold=hold, name="k", wait_ms=0).kind()
+        assert kind == wanted or kind in others, f"answered with {kind}"
+        return kind == wanted
+
+    stage.eventually(is_so, f"it is answered with {wanted}")
 
 
 @case(8)
@@ -209,5 +227,5 @@ def a_node_of_a_cluster_is_opened_as_a_server_alone(stage):
     wanted = ({"name": name, "wait_ms": 0}, {"name": name}, {"names": [f"{{{name}}}a", f"{{{name}}}b"]})
     for number, members in enumerate(wanted):
         refused = adapter.ask("acquire", hold=f"h{number}", **members)
-        assert refused.kind(5) == "Other" and "MOVED" in str(refused.answer).upper(), f"answered with {refused.answer}"
+        assert refused.kind() == "Other" and "MOVED" in str(refused.answer).upper(), f"answered with {refused.answer}"
     assert len(door.calls("LOCK.ACQUIRE", "LOCK.MACQUIRE")) < 20, "it asks again and again"

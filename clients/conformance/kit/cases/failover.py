@@ -77,8 +77,8 @@ def a_server_that_comes_back_empty(stage):
     server.kill()
     time.sleep(0.3)
     server.start()
-    adapter.told("lost", hold="h", limit=8)
-    asked.result(15)
+    adapter.told("lost", hold="h", limit=20)
+    asked.result()
     adapter.ask("release", hold="h").kind()
     adapter("check", hold="w")
     adapter("release", hold="w")
@@ -97,7 +97,7 @@ def a_wait_that_begins_while_the_server_is_away(stage):
         assert not each.is_answered(), f"{hold}: 5 of its 30 s are over, and it is answered with {each.answer}"
     door.open()
     for hold, each in asked.items():
-        each.result(15)
+        each.result()
         adapter("release", hold=hold)
 
 
@@ -123,7 +123,7 @@ def a_server_that_restarts_with_its_file(stage):
 
 def hold_and_wait(stage, adapter):
     """The adapter holds a lock, and somebody else in it waits for it."""
-    got = adapter("acquire", hold="h", name="k", lease_ms=12_000, wait_ms=10_000)
+    got = adapter("acquire", hold="h", name="k", lease_ms=30_000, wait_ms=10_000)
     asked = adapter.ask("acquire", hold="w", name="k", wait_ms=60_000)
     stage.waiting("k", 1)
     return got, asked

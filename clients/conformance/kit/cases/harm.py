@@ -6,6 +6,7 @@ import time
 from ..adapter import Refused
 from ..proxy import is_grant
 from . import case
+from .deadline import connect
 from .leaving import is_release
 from .renewal import is_renewal
 
@@ -15,9 +16,9 @@ def a_slow_network(stage):
     """Each reply takes a quarter of a second: a short lease is renewed in time, waits and releases work."""
     _, door, adapter = stage.single()
     door.delay = lambda call: 0.25
-    got = adapter("acquire", hold="h", name="k", lease_ms=2500, wait_ms=0)
-    asked = adapter.ask("acquire", hold="w", name="k", lease_ms=2500, wait_ms=30_000)
-    stage.stays(lambda: stage.server.admin("LOCK.FENCE", "k", got["token"]) == 1, "it is held", 5)
+    got = adapter("acquire", hold="h", name="k", lease_ms=5000, wait_ms=0)
+    asked = adapter.ask("acquire", hold="w", name="k", lease_ms=5000, wait_ms=30_000)
+    stage.stays(lambda: stage.server.admin("LOCK.FENCE", "k", got["token"]) == 1, "it is held", 7)
     assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')}"
     adapter("release", hold="h")
     asked.result()
@@ -83,10 +84,10 @@ def cancelled_while_no_server_is_there(stage):
     time.sleep(0.2)
     for each in (asked, late):
         adapter("cancel", of=each.number)
-        kind = each.kind(8)
+        kind = each.kind()
         assert kind in ("Cancelled", "ConnectionFailed"), f"answered with {each.answer}"
     door.open()
-    stage.waiting("k", 0, 10)
+    stage.waiting("k", 0)
     stage.give_up("k")
 
 
@@ -94,6 +95,7 @@ def cancelled_while_no_server_is_there(stage):
 def failures_leave_no_trace(stage):
     """Hundreds of waits end without the lock: no more threads and connections than before, and nobody in line."""
     _, door, adapter = stage.single(waiting_connections=8, pool=4)
+    connect(adapter)
     stage.hold("k")
     counts = []
     for row in range(4):
@@ -114,7 +116,7 @@ def names_of_all_sorts(stage):
     _, _, adapter = stage.single()
     names = ["a b", "line\r\nend", "schl\u00fcssel", "\u9396", "{}", "{a}{b}", "*", "x" * 1000, "0", "-1", "PX"]
     for number, name in enumerate(names):
-        token = adapter("acquire", hold=f"h{number}", name=name, wait_ms=1000)["token"]
+        token = adapter("acquire", hold=f"h{number}", name=name, wait_ms=20_000)["token"]
         assert stage.server.admin("LOCK.FENCE", name, token) == 1, f"another name is held than {name!r}"
         adapter("check", hold=f"h{number}")
     stage.server.admin("DEL", names[2])

@@ -28,12 +28,12 @@ def a_semaphore(stage):
     """Three hold it, the fourth waits until one of them goes, and each is renewed for itself."""
     _, _, adapter = stage.single()
     for number in range(3):
-        adapter("acquire", hold=f"h{number}", name="k", kind="semaphore", limit=3, lease_ms=1000, wait_ms=0)
+        adapter("acquire", hold=f"h{number}", name="k", kind="semaphore", limit=3, lease_ms=2500, wait_ms=0)
     refused = adapter.refusal("acquire", hold="no", name="k", kind="semaphore", limit=3, wait_ms=0)
     assert refused.kind == "LockTimeout"
-    asked = adapter.ask("acquire", hold="h3", name="k", kind="semaphore", limit=3, lease_ms=1000, wait_ms=20_000)
+    asked = adapter.ask("acquire", hold="h3", name="k", kind="semaphore", limit=3, lease_ms=2500, wait_ms=20_000)
     stage.waiting("k", 1)
-    stage.stays(lambda: len(stage.info("k")["holders"]) == 3 and not asked.is_answered(), "three hold it", 2)
+    stage.stays(lambda: len(stage.info("k")["holders"]) == 3 and not asked.is_answered(), "three hold it", 5)
     adapter("release", hold="h1")
     asked.result()
     assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')}"

@@ -4,6 +4,9 @@ import time
 
 from . import case
 
+#: How much later the deposed leader may be heard than the one that is elected next, on a machine that is busy.
+LATE = 3.0
+
 
 @case(3, 4, needs=("leader",))
 def a_leader_is_elected_and_resigns(stage):
@@ -11,8 +14,8 @@ def a_leader_is_elected_and_resigns(stage):
     first, second, door = two(stage)
     token = first.told("elected", leader="A")["token"]
     assert stage.server.admin("LOCK.FENCE", "job", token) == 1, "the token is not that of the hold"
-    second("lead", leader="B", name="job", lease_ms=1000)
-    stage.stays(lambda: not second.seen("elected"), "there is one leader", 2.5)
+    second("lead", leader="B", name="job", lease_ms=2500)
+    stage.stays(lambda: not second.seen("elected"), "there is one leader", 5)
     first("resign", leader="A")
     assert second.told("elected", leader="B")["token"] > token
     time.sleep(0.3)
@@ -26,7 +29,7 @@ def a_leader_that_loses_its_lock_is_deposed(stage):
     """The lock of the leader is broken: it is told at once, before or while another leads; it stands again."""
     first, second, door = two(stage)
     token = first.told("elected", leader="A")["token"]
-    second("lead", leader="B", name="job", lease_ms=1000)
+    second("lead", leader="B", name="job", lease_ms=2500)
     stage.waiting("job", 1)
     began = time.monotonic()
     stage.server.admin("DEL", "job")
@@ -47,16 +50,16 @@ def a_leader_that_is_cut_off_deposes_itself(stage):
     server = stage.start()
     doors = [stage.door(server), stage.door(server)]
     first, second = [stage.adapter(door.address) for door in doors]
-    first("lead", leader="A", name="job", lease_ms=2000)
+    first("lead", leader="A", name="job", lease_ms=3000)
     first.told("elected", leader="A")
-    second("lead", leader="B", name="job", lease_ms=2000)
+    second("lead", leader="B", name="job", lease_ms=3000)
     stage.waiting("job", 1)
     time.sleep(0.8)
     doors[0].shut()
     doors[0].cut()
-    deposed = first.told("deposed", leader="A", limit=10)["at"]
-    elected = second.told("elected", leader="B", limit=10)["at"]
-    assert deposed <= elected + 0.5, f"deposed {deposed - elected:.3f} s after the next one was elected"
+    deposed = first.told("deposed", leader="A", limit=20)["at"]
+    elected = second.told("elected", leader="B", limit=20)["at"]
+    assert deposed <= elected + LATE, f"deposed {deposed - elected:.3f} s after the next one was elected"
     stage.note(f"deposed {1000 * (elected - deposed):.0f} ms before the next one was elected")
     second("resign", leader="B")
     asked = first.ask("resign", leader="A")
@@ -69,11 +72,11 @@ def a_leader_that_is_cut_off_deposes_itself(stage):
 def a_leader_whose_work_fails_gives_the_lock_up(stage):
     """What the leader does fails: it gives the lock up, and another is elected. The process goes on."""
     _, door, first = stage.single()
-    first("lead", leader="A", name="job", lease_ms=20_000, fail=True)
+    first("lead", leader="A", name="job", lease_ms=60_000, fail=True)
     token = first.told("elected", leader="A")["token"]
     second = stage.adapter(door.address)
-    second("lead", leader="B", name="job", lease_ms=20_000)
-    assert second.told("elected", leader="B", limit=10)["token"] > token
+    second("lead", leader="B", name="job", lease_ms=60_000)
+    assert second.told("elected", leader="B", limit=20)["token"] > token
     first("acquire", hold="h", name="other", wait_ms=0)
     first("release", hold="h")
     first("resign", leader="A")
@@ -85,5 +88,5 @@ def two(stage):
     """Two processes, of which the first leads."""
     _, door, first = stage.single()
     second = stage.adapter(door.address)
-    first("lead", leader="A", name="job", lease_ms=1000)
+    first("lead", leader="A", name="job", lease_ms=2500)
     return first, second, door

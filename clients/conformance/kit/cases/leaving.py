@@ -5,8 +5,11 @@ import time
 
 from ..proxy import Call
 from . import case
+from .deadline import connect
 
 TIMES = 60
+#: How long what a client leaves may take to be gone. A place in the queue ends by itself only after 5 s.
+LEFT = 4.5
 
 
 @case(6, needs=("cancel",))
@@ -88,7 +91,7 @@ def a_refused_request_ends_nothing_that_its_owner_holds(stage):
             adapter("acquire", hold="other", name="k", kind="read", wait_ms=0)
         for wait in (0, 300, 30_000):
             asked = adapter.ask("acquire", hold=f"w{wait}", name="k", kind="write", owner="task-7", wait_ms=wait)
-            assert asked.kind(5) == "AlreadyHeld" and "LOCKHELD" in str(asked.answer), f"answered with {asked.answer}"
+            assert asked.kind() == "AlreadyHeld" and "LOCKHELD" in str(asked.answer), f"answered with {asked.answer}"
             time.sleep(0.3)
             assert stage.server.admin("LOCK.FENCE", "k", token) == 1, "the read has ended, too"
             stage.waiting("k", 0)
@@ -147,8 +150,8 @@ def the_end_of_a_program_gives_up_all_locks(stage):
     adapter.ask("run", hold="r", name="block", wait_ms=0, body_ms=30_000)
     stage.eventually(lambda: stage.waiters("busy") >= 1 and stage.info("block"), "it holds and waits")
     adapter.end()
-    stage.free_soon("k0", "k1", "k2", "block", limit=3)
-    stage.waiting("busy", 0, 3)
+    stage.free_soon("k0", "k1", "k2", "block", limit=LEFT)
+    stage.waiting("busy", 0, LEFT)
     stage.give_up("busy")
 
 
@@ -162,8 +165,8 @@ def close_gives_up_all_locks(stage):
     stage.waiting("busy", 1)
     adapter("close")
     assert waits.kind() not in ("ok", "LockTimeout"), f"answered with {waits.answer}"
-    stage.free_soon("k", limit=3)
-    stage.waiting("busy", 0, 3)
+    stage.free_soon("k", limit=LEFT)
+    stage.waiting("busy", 0, LEFT)
     stage.eventually(lambda: not door.links, "no connection is open")
     connections = adapter("threads")["connections"]
     assert connections == 0, f"the library counts {connections} connections"
@@ -174,6 +177,7 @@ def close_gives_up_all_locks(stage):
 def a_wait_that_ends_at_the_grant_leaves_nothing(stage):
     """The lock is given up just when the wait ends: it is granted and known, or free."""
     _, _, adapter = stage.single()
+    connect(adapter)
     chance = random.Random(3)
     outcomes = {"ok": 0, "LockTimeout": 0}
     for number in range(20):
@@ -189,16 +193,18 @@ def a_wait_that_ends_at_the_grant_leaves_nothing(stage):
 def several_locks_are_taken_all_or_none(stage):
     """Of several locks of which one is taken nothing is held; then all are, with one token."""
     _, _, adapter = stage.single()
+    connect(adapter)
     stage.hold("b")
     assert adapter.refusal("acquire", hold="h0", names=["a", "b", "c"], wait_ms=100).kind == "LockTimeout"
-    assert stage.is_free("a") and stage.is_free("c"), "some are held"
-    asked = adapter.ask("acquire", hold="h1", names=["a", "b", "c"], wait_ms=20_000, lease_ms=1500)
+    assert not any(stage.info(name).get("holders") for name in "ac"), "some are held"
+    stage.free_soon("a", "c", limit=LEFT)  # the answer may come before the server has heard that nobody waits
+    asked = adapter.ask("acquire", hold="h1", names=["a", "b", "c"], wait_ms=20_000, lease_ms=3000)
     stage.waiting("a", 1)
     stage.give_up("b")
     token = asked.result()["token"]
-    stage.stays(lambda: is_live(stage, token, "a", "b", "c"), "all are held with one token", 3.5)
+    stage.stays(lambda: is_live(stage, token, "a", "b", "c"), "all are held with one token", 6)
     adapter("release", hold="h1")
-    assert all(stage.is_free(name) for name in "abc"), "some are held after the release"
+    assert not any(stage.info(name).get("holders") for name in "abc"), "some are held after the release"
 
 
 @case(6, 7)
@@ -221,7 +227,7 @@ def settle(stage, adapter, asked, hold, name, outcomes):
     if kind == "ok":
         assert stage.server.admin("LOCK.FENCE", name, asked.result()["token"]) == 1, "granted, and not held"
         adapter("release", hold=hold)
-    stage.free_soon(name, limit=3)
+    stage.free_soon(name, limit=LEFT)
 
 
 def is_live(stage, token, *names):

@@ -5,8 +5,9 @@ import time
 
 from . import case
 
-#: What a push may take on a machine that is busy; on one that is not, it takes a millisecond or less.
-PUSHED = 2.0
+#: What a push may take on a machine that is busy; on one that is not, it takes a millisecond or less. A renewal would
+#: tell after 18 s or more.
+PUSHED = 10.0
 
 
 @case(4, needs=("push",))
@@ -40,7 +41,7 @@ def each_way_to_lose_is_told_by_push(stage):
     told_after(stage, adapter, "h4", "DEL", "e")
     for hold in ("h1", "h2", "h3", "h4"):
         adapter.ask("release", hold=hold).kind()
-    stage.eventually(lambda: is_dead(stage, "d", got["token"]), "the rest of a broken hold is given up", 5)
+    stage.eventually(lambda: is_dead(stage, "d", got["token"]), "the rest of a broken hold is given up")
 
 
 @case(4, needs=("push",))
@@ -66,7 +67,7 @@ def a_push_is_heard_after_the_connections_were_cut(stage):
     adapter("acquire", hold="h1", name="k", wait_ms=0)
     door.cut()
     time.sleep(2)
-    took = told_after(stage, adapter, "h1", "DEL", "k", limit=8)
+    took = told_after(stage, adapter, "h1", "DEL", "k")
     stage.note(f"{1000 * took:.1f} ms")
     adapter.ask("release", hold="h1").kind()
 
@@ -80,7 +81,7 @@ def a_loss_that_no_push_tells_is_told_by_renewal(stage):
     adapter = stage.adapter(door.address)
     adapter("acquire", hold="h1", name="k", lease_ms=1500, wait_ms=0)
     time.sleep(0.1)
-    took = told_after(stage, adapter, "h1", "DEL", "k", limit=10)
+    took = told_after(stage, adapter, "h1", "DEL", "k", limit=15)
     assert took <= 1.5 + PUSHED, f"told after {took:.2f} s, with a lease of 1.5 s"
     stage.note(f"told after {1000 * took:.0f} ms, with a lease of 1500")
     adapter.ask("release", hold="h1").kind()
@@ -108,14 +109,14 @@ def what_a_holder_does_itself_is_no_loss(stage):
     """Releases, renewals, and other holders of the same lock before and after tell of no loss."""
     _, _, adapter = stage.single()
     stage.hold("pool", "LIMIT", 3)
-    adapter("acquire", hold="p", name="pool", kind="semaphore", limit=3, lease_ms=2400, wait_ms=0)
+    adapter("acquire", hold="p", name="pool", kind="semaphore", limit=3, lease_ms=4000, wait_ms=0)
     for number in range(30):
-        adapter("acquire", hold=f"h{number}", name="k", lease_ms=2400, wait_ms=0)
+        adapter("acquire", hold=f"h{number}", name="k", lease_ms=4000, wait_ms=0)
         if number % 3 == 0:
             time.sleep(0.05)
         adapter("release", hold=f"h{number}")
     stage.give_up("pool")  # another permit of the same lock
-    time.sleep(2.6)
+    time.sleep(4.2)
     assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')[:3]}"
     adapter("check", hold="p")
     adapter("release", hold="p")
@@ -125,11 +126,11 @@ def what_a_holder_does_itself_is_no_loss(stage):
 def a_loss_ends_the_body(stage):
     """The body of a block is ended when the lock is lost, and the block ends in LockLost."""
     _, _, adapter = stage.single()
-    asked = adapter.ask("run", hold="r", name="k", lease_ms=3000, wait_ms=0, body_ms=15_000)
+    asked = adapter.ask("run", hold="r", name="k", lease_ms=3000, wait_ms=0, body_ms=40_000)
     stage.eventually(lambda: stage.info("k").get("holders"), "it is held")
     time.sleep(0.1)
     stage.server.admin("DEL", "k")
-    assert asked.kind(10) == "LockLost", f"the block ended with {asked.answer}"
+    assert asked.kind() == "LockLost", f"the block ended with {asked.answer}"
     assert asked.answer["error"].get("body") == "cancelled", f"the body was not cancelled: {asked.answer}"
 
 
@@ -137,20 +138,20 @@ def a_loss_ends_the_body(stage):
 def a_block_whose_lock_was_lost_does_not_end_well(stage):
     """Where a body cannot be ended early, the block ends in LockLost all the same."""
     _, _, adapter = stage.single()
-    asked = adapter.ask("run", hold="r", name="k", lease_ms=1000, wait_ms=0, body_ms=2500)
+    asked = adapter.ask("run", hold="r", name="k", lease_ms=1000, wait_ms=0, body_ms=5000)
     stage.eventually(lambda: stage.info("k").get("holders"), "it is held")
     stage.server.admin("DEL", "k")
-    assert asked.kind(10) == "LockLost", f"the block ended with {asked.answer}"
+    assert asked.kind() == "LockLost", f"the block ended with {asked.answer}"
 
 
 @case(4, 6)
 def a_lock_that_was_written_over_ends_the_block(stage):
     """Another value is written over the lock: the block ends in LockLost, though the release is refused, too."""
     _, _, adapter = stage.single()
-    asked = adapter.ask("run", hold="r", name="k", wait_ms=0, body_ms=1500)
+    asked = adapter.ask("run", hold="r", name="k", wait_ms=0, body_ms=5000)
     stage.eventually(lambda: stage.info("k").get("holders"), "it is held")
     stage.server.admin("SET", "k", "a value")
-    assert asked.kind(10) == "LockLost", f"the block ended with {asked.answer}"
+    assert asked.kind() == "LockLost", f"the block ended with {asked.answer}"
 
 
 def is_dead(stage, name, token):

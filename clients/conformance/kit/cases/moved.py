@@ -63,8 +63,8 @@ def an_address_that_moves_is_followed_by_holds_and_waiters(stage):
     """What the new primary knows of is renewed there and given up there, and waiters are granted there."""
     moving = Moving(stage)
     adapter = moving.adapter()
-    tokens = {"k": adapter("acquire", hold="h", name="k", lease_ms=4000, wait_ms=0)["token"]}
-    several = adapter("acquire", hold="s", names=["a", "b"], lease_ms=4000, wait_ms=0)["token"]
+    tokens = {"k": adapter("acquire", hold="h", name="k", lease_ms=6000, wait_ms=0)["token"]}
+    several = adapter("acquire", hold="s", names=["a", "b"], lease_ms=6000, wait_ms=0)["token"]
     tokens |= {"a": several, "b": several}
     asked = {"w": adapter.ask("acquire", hold="w", name="k"), "v": adapter.ask("acquire", hold="v", names=["b", "c"])}
     stage.waiting("k", 1)
@@ -73,7 +73,7 @@ def an_address_that_moves_is_followed_by_holds_and_waiters(stage):
     moving.move()
     for name, token in tokens.items():
         assert moving.new.admin("LOCK.FENCE", name, token) == 1
-    stage.stays(lambda: is_live(moving.new, tokens), "the holds are renewed on the new primary", 6)
+    stage.stays(lambda: is_live(moving.new, tokens), "the holds are renewed on the new primary", 8)
     assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')}"
     for each in asked.values():
         assert not each.is_answered(), f"a waiter is answered with {each.answer}, while the lock is held"
@@ -92,11 +92,11 @@ def an_address_that_moves_is_followed_by_a_leader(stage):
     """The leader's hold is known to the new primary: it leads on, and resigns there."""
     moving = Moving(stage)
     adapter = moving.adapter()
-    adapter("lead", leader="A", name="job", lease_ms=4000)
+    adapter("lead", leader="A", name="job", lease_ms=6000)
     token = adapter.told("elected", leader="A")["token"]
     moving.replicated(job=token)
     moving.move()
-    stage.stays(lambda: moving.new.admin("LOCK.FENCE", "job", token) == 1, "it is renewed on the new primary", 6)
+    stage.stays(lambda: moving.new.admin("LOCK.FENCE", "job", token) == 1, "it is renewed on the new primary", 8)
     assert not adapter.seen("deposed"), f"it is deposed: {adapter.seen('deposed')}"
     adapter("resign", leader="A")
     stage.free_soon("job")

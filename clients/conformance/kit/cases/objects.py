@@ -9,9 +9,9 @@ def blocks_of_one_lock_object_give_up_their_own_holds(stage):
     """Two blocks of one lock object run side by side: each has a hold of its own, and the end of one ends no other."""
     _, _, adapter = stage.single()
     options = {"name": "k", "kind": "semaphore", "limit": 2, "lock": "object", "wait_ms": 10_000}
-    first = adapter.ask("run", hold="h1", body_ms=1000, **options)
+    first = adapter.ask("run", hold="h1", body_ms=3000, **options)
     stage.eventually(lambda: len(tokens(stage, "k")) == 1, "the first block has a hold")
-    second = adapter.ask("run", hold="h2", body_ms=2500, **options)
+    second = adapter.ask("run", hold="h2", body_ms=6000, **options)
     stage.eventually(lambda: len(tokens(stage, "k")) == 2, "the second block has one, too")
     ended = first.result()["token"]
     (live,) = tokens(stage, "k")
@@ -25,8 +25,8 @@ def blocks_of_one_lock_object_give_up_their_own_holds(stage):
 def one_lock_object_is_not_had_twice(stage):
     """A lock object whose lock is held is acquired again: that is another owner, and in vain; the hold stays."""
     _, _, adapter = stage.single()
-    token = adapter("acquire", hold="h1", name="k", lock="object", wait_ms=300)["token"]
-    assert adapter.refusal("acquire", hold="h2", name="k", lock="object", wait_ms=300).kind == "LockTimeout"
+    token = adapter("acquire", hold="h1", name="k", lock="object", wait_ms=2500)["token"]
+    assert adapter.refusal("acquire", hold="h2", name="k", lock="object", wait_ms=2500).kind == "LockTimeout"
     assert tokens(stage, "k") == [token], "the second acquire has ended the hold of the first"
     adapter("check", hold="h1")
     adapter("release", hold="h1")

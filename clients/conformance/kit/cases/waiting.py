@@ -4,10 +4,12 @@ import time
 
 from ..proxy import is_grant
 from . import case
-from .deadline import never_more_than_the_server
+from .deadline import connect, never_more_than_the_server
 
 #: How much later than its time a wait may end, on a machine that is busy.
-SLACK = 2.5
+SLACK = 6.0
+#: How long what a client leaves may take to be gone. A place in the queue ends by itself only after 5 s.
+LEFT = 4.5
 
 
 @case(5, 6)
@@ -19,7 +21,7 @@ def waiters_do_not_starve_the_pool(stage):
     stage.eventually(lambda: stage.waiters("k") >= 1, "they wait")
     time.sleep(0.5)
     released = adapter.ask("release", hold="h")
-    released.result(5)
+    released.result()
     served(adapter, {f"w{number}": each for number, each in enumerate(asked)})
     assert door.most <= 2 + 4 + 2, f"{door.most} connections, where 4 may wait and 2 are for all else"
     stage.note(f"release {1000 * released.seconds:.0f} ms, {door.most} connections")
@@ -30,13 +32,13 @@ def a_release_never_stands_behind_a_wait(stage):
     """One connection for all but waiting: what is released while others wait is free at once."""
     _, _, adapter = stage.single(pool=1, waiting_connections=2)
     stage.hold("b")
-    asked = [adapter.ask("acquire", hold=f"w{n}", name="b", wait_ms=30_000) for n in range(3)]
+    asked = [adapter.ask("acquire", hold=f"w{n}", name="b", wait_ms=60_000) for n in range(3)]
     stage.eventually(lambda: stage.waiters("b") >= 1, "they wait")
     longest = 0
     for number in range(5):
-        adapter("acquire", hold=f"h{number}", name="a", wait_ms=0, within=5)
+        adapter("acquire", hold=f"h{number}", name="a", wait_ms=0)
         released = adapter.ask("release", hold=f"h{number}")
-        released.result(5)
+        released.result()
         longest = max(longest, released.seconds)
     assert stage.is_free("a"), "it is held after its release"
     stage.note(f"longest release {1000 * longest:.0f} ms")
@@ -48,13 +50,14 @@ def a_release_never_stands_behind_a_wait(stage):
 def a_wait_ends_in_time(stage):
     """A waiter that does not get the lock is told so when its time is over, not much later, and waits no more."""
     _, _, adapter = stage.single()
+    connect(adapter)
     stage.hold("k")
     for wait_ms in (300, 1000):
         asked = adapter.ask("acquire", hold=f"h{wait_ms}", name="k", wait_ms=wait_ms)
         assert asked.kind() == "LockTimeout", f"answered with {asked.answer}"
         late = asked.seconds - wait_ms / 1000
         assert -0.02 <= late <= SLACK, f"a wait of {wait_ms} ms ended after {asked.seconds:.2f} s"
-        stage.waiting("k", 0, 3)
+        stage.waiting("k", 0, LEFT)
     asked = adapter.ask("acquire", hold="h0", name="k", wait_ms=0)
     assert asked.kind() == "LockTimeout", f"answered with {asked.answer}"
     assert stage.waiters("k") == 0, "a request that would not wait waits"
@@ -83,15 +86,15 @@ def a_wait_whose_connection_is_cut_ends_when_it_should(stage):
     """Connections are cut while it waits: it goes on with the time that is left, not with all of it."""
     _, door, adapter = stage.single()
     stage.hold("k")
-    asked = adapter.ask("acquire", hold="h", name="k", wait_ms=3000)
+    asked = adapter.ask("acquire", hold="h", name="k", wait_ms=8000)
     for _ in range(2):
         stage.waiting("k", 1)
-        time.sleep(0.9)
+        time.sleep(3)
         door.cut()
     assert asked.kind() == "LockTimeout", f"answered with {asked.answer}"
-    assert 2.9 <= asked.seconds <= 3 + 1.5, f"a wait of 3 s ended after {asked.seconds:.2f} s"
-    stage.note(f"a wait of 3 s took {asked.seconds:.2f} s, cut twice")
-    stage.waiting("k", 0, 3)
+    assert 7.9 <= asked.seconds <= 8 + 4.5, f"a wait of 8 s ended after {asked.seconds:.2f} s"
+    stage.note(f"a wait of 8 s took {asked.seconds:.2f} s, cut twice")
+    stage.waiting("k", 0, LEFT)
     stage.give_up("k")
 
 
@@ -107,7 +110,7 @@ def a_wait_whose_connection_is_cut_ends_with_the_lock(stage):
         time.sleep(0.7)
         stage.waiting("k", 1)
         stage.give_up("k")
-        asked.result(10)
+        asked.result()
         adapter("release", hold=f"h{number}")
 
 
@@ -116,15 +119,15 @@ def a_reply_that_never_comes(stage):
     """The server falls silent: the wait ends by the client's own clock, and a grant that comes late is given up."""
     _, door, adapter = stage.single()
     stage.hold("k")
-    asked = adapter.ask("acquire", hold="h", name="k", wait_ms=1500)
+    asked = adapter.ask("acquire", hold="h", name="k", wait_ms=4000)
     stage.waiting("k", 1)
     door.stall()
     stage.give_up("k")  # it is granted, and is not told
-    kind = asked.kind(12)
+    kind = asked.kind()
     door.flow()
     assert kind in ("LockTimeout", "ConnectionFailed"), f"answered with {asked.answer}"
-    assert asked.seconds <= 1.5 + 2 + 5, f"a wait of 1.5 s ended after {asked.seconds:.1f} s"
-    stage.note(f"a wait of 1.5 s ended after {asked.seconds:.1f} s")
+    assert asked.seconds <= 4 + 2 + SLACK, f"a wait of 4 s ended after {asked.seconds:.1f} s"
+    stage.note(f"a wait of 4 s ended after {asked.seconds:.1f} s")
     stage.free_soon("k", limit=8)
 
 
@@ -138,7 +141,7 @@ def a_client_that_dies_while_it_waits_leaves_nothing(stage):
     adapter.kill()
     stage.waiting("k", 0)
     stage.give_up("k")
-    stage.free_soon("k", limit=3)
+    stage.free_soon("k", limit=10)
     assert not any(each.is_answered() for each in asked)
 
 
@@ -154,7 +157,7 @@ def a_client_that_dies_just_after_its_grant_leaves_nothing(stage):
     stage.eventually(door.has_dropped, "the grant is on its way")
     adapter.kill()
     began = time.monotonic()
-    stage.free_soon("k", limit=10)
+    stage.free_soon("k", limit=20)
     stage.note(f"free after {time.monotonic() - began:.2f} s, with a lease of 60")
 
 
@@ -192,4 +195,4 @@ def served_in_any_order(adapter, waiters):
         adapter.until(lambda: any(each.is_answered() for each in left.values()), "the next one is served")
         for hold in [hold for hold, each in left.items() if each.is_answered()]:
             left.pop(hold).result()
-            adapter("release", hold=hold, within=5)
+            adapter("release", hold=hold)
