@@ -1,5 +1,6 @@
-//! The recipes of CONTRIBUTING.md: each file that a row names is there, and has the names that the row puts between
-//! backticks. And the life of a request in docs/internals/architecture.md: one of the files of a row has its function.
+//! The recipes of docs/internals/recipes.md: each file that a row names is there, and has the names that the row puts
+//! between backticks. And the life of a request in docs/internals/architecture.md: one of the files of a row has its
+//! function.
 
 use std::fs;
 use std::path::Path;
@@ -34,13 +35,13 @@ fn faults(rows: &[(&str, Vec<&str>)], text: impl Fn(&str) -> Option<String>) -> 
 }
 
 #[test]
-fn the_recipes_of_contributing_name_what_is_there() {
-    let page = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+fn the_recipes_name_what_is_there() {
+    let page = fs::read_to_string(root().join("docs/internals/recipes.md")).unwrap();
     let rows = rows(&page);
     let names: usize = rows.iter().map(|(_, names)| names.len()).sum();
     assert!(rows.len() >= 30 && names >= 30, "{} rows, {names} names", rows.len());
     let found = faults(&rows, |name| text(root(), name));
-    assert!(found.is_empty(), "CONTRIBUTING.md:\n{}", found.join("\n"));
+    assert!(found.is_empty(), "docs/internals/recipes.md:\n{}", found.join("\n"));
 }
 
 /// The rows of the life of a request: a function, and the files that it passes in this step.

@@ -7,7 +7,7 @@
 //! | `circles.rs` | files that need each other in a circle |
 //! | `bounds.rs` | the table of `docs/internals/bounds.md` |
 //! | `errors.rs` | the table of error codes in `docs/reference/errors.md` |
-//! | `recipes.rs` | the recipes of `CONTRIBUTING.md` |
+//! | `recipes.rs` | the recipes of `docs/internals/recipes.md` |
 
 mod bounds;
 mod circles;

@@ -437,13 +437,16 @@ fn callers(sources: &[Source], called: &[&str]) -> Vec<String> {
 
 // A rule of who gets a lock is asked in all of them, so an author who adds one has to know them.
 #[test]
-fn contributing_names_all_functions_that_grant() {
+fn the_recipe_of_a_rule_names_all_functions_that_grant() {
     let granting = callers(&shipped("src/lock/table"), &["begin_granted", "insert(now.boot"]);
     assert_eq!(granting, ["acquire_at_once", "take", "grant_waiter", "begin_all"]);
-    let page = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/internals/recipes.md")).unwrap();
     let section = page.split("\n## ").find(|section| section.starts_with("Add a rule")).unwrap();
     let missing: Vec<_> = granting.iter().filter(|name| !section.contains(&format!("`{name}`"))).collect();
-    assert!(missing.is_empty(), "CONTRIBUTING.md says where a rule is asked, and does not name {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "docs/internals/recipes.md says where a rule is asked, and does not name {missing:?}"
+    );
 }
 
 /// The sections of the contract that a text cites: `CONTRACT 5`.
