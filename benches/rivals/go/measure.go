@@ -14,6 +14,8 @@ const (
 	lineUp = 200 * time.Millisecond
 	// A loss that is not told within this time fails the measurement.
 	lossMost = 20 * time.Second
+	// How old a hold is that is taken away: a client of redislock asks to be told 20 ms after a grant.
+	settled = 100 * time.Millisecond
 	// After a leader was killed, a taker more asks each time, and those that failed ask again.
 	between    = 100 * time.Millisecond
 	pauseAfter = 10 * time.Millisecond
@@ -150,6 +152,7 @@ func (b *bench) loss(ctx context.Context) (figures, error) {
 	if err := holder.take(ctx); err != nil {
 		return nil, err
 	}
+	time.Sleep(settled)
 	start := time.Now()
 	if err := holder.takeAway(ctx); err != nil {
 		return nil, err
