@@ -106,12 +106,12 @@ def test_a_waiter_follows_the_address(moving: Moving, names: list[str]) -> None:
 def test_a_leader_continues_to_lead(moving: Moving) -> None:
     reasons: list[str] = []
     elected = threading.Event()
-    with redis.Redis(port=moving.port) as client, redislock.Locks(client, lease=6) as locks:
+    with redis.Redis(port=moving.port) as client, redislock.Locks(client, lease=12) as locks:
         with locks.leader("job", on_elected=lambda _: elected.set(), on_deposed=reasons.append) as leader:
             assert elected.wait(10)
             moving.copied()
             moving.move()
-            time.sleep(7)
+            time.sleep(13)
             assert leader.hold is not None
             assert reasons == []
         assert moving.new.admin("EXISTS", "job") == 0

