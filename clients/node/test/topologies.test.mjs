@@ -246,6 +246,8 @@ for (const driver of DRIVERS.slice(0, 2)) {
       const called = (number) => `clients[${number}] (${servers[number].address})`;
       const message = `independent servers must differ: ${called(first)} and ${called(second)} are one server`;
       for (const wait of [0, 20_000]) {
+        // The server that is another grants last: with one of the two names it would be a majority.
+        await two.admin.call("CLIENT", "PAUSE", "1000", "WRITE");
         await assert.rejects(locks.acquire("k", { wait }), { name: "TypeError", message });
       }
     }
@@ -265,7 +267,8 @@ test("independent servers: equal tokens of servers that differ do no harm", asyn
   }
   const hold = await locks.acquire("k", { wait: 0 });
   assert.ok(hold.token > ahead);
-  for (const { admin } of servers) assert.equal(await admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
+  const live = await Promise.all(servers.map(({ admin }) => admin.call("LOCK.FENCE", "k", String(hold.token))));
+  assert.ok(live.filter((answer) => answer === 1).length >= 2, `a majority has the token: ${live}`);
   assert.equal(await hold.release(), true);
   for (const server of servers) await eventually(() => server.isFree("k"), "nothing is left");
 });
