@@ -4,6 +4,8 @@ A hold that is broken from outside is published a moment later than the command 
 published meanwhile come after it.
 """
 
+import re
+
 import pytest
 
 from harness.kinds import ask, count, held_by, take
@@ -11,6 +13,7 @@ from harness.limits import VALGRIND, eventually
 from harness.payload import dump
 from harness.replicas import AT_ONCE, is_linked
 from harness.replies import module_info
+from harness.server import ROOT
 from harness.wire import refused
 
 #: Each of these breaks the lock `door`, and leaves it free.
@@ -343,3 +346,56 @@ def test_a_lock_that_is_restored_past_its_time_is_not_published(server, cli, hea
     assert count(cli, "broken") - broken == int(replaces)
     assert server.log_text().count("broken from outside") - lines == int(replaces)
     assert take(cli, "door", "bob") > 0
+
+
+# The page of events
+
+
+def test_the_events_of_the_page_are_what_is_published(server, cli, heard, start_server):
+    """docs/reference/events.md: each event by each of its causes, and what is no event."""
+    page = (ROOT / "docs" / "reference" / "events.md").read_text()
+    causes = dict(re.findall(r"^\| `lock\.(\w+)` \| (.*) \|$", page, re.MULTILINE))
+    target = start_server()
+    breaks = {
+        "DEL": "DEL door", "SET": "SET door x", "RENAME": "RENAME door gate", "FLUSHALL": "FLUSHALL",
+        "EXPIRE": "EXPIRE door -1", "MIGRATE": f"MIGRATE 127.0.0.1 {target.port} door 0 5000",
+    }  # fmt: skip
+    assert set(re.findall(r"`([A-Z]+)`", causes["broken"])) == set(breaks)
+    seen = set()
+    for command in [*breaks.values(), "EVAL redis.call('del',KEYS[1]) 1 door"]:
+        take(cli, "door", "alice")
+        cli(*command.split())
+        events = heard()
+        assert events == ["acquired", "broken"], command
+        seen.update(events)
+        cli("DEL door gate")
+    for _ in range(2):
+        take(cli, "door", "alice", "REENTRANT")
+    assert heard() == ["acquired"]
+    assert cli("LOCK.RELEASE door alice") == 1 and heard() == []
+    assert cli("LOCK.RELEASE door alice") == 1 and heard() == ["released"]
+    take(cli, "door", "alice", "SHARED")
+    take(cli, "door", "bob", "SHARED")
+    assert cli("LOCK.RELEASE door alice") == 1
+    assert heard() == ["acquired", "acquired", "released"]
+    # No hold begins or ends by these.
+    take(cli, "door", "bob", "SHARED")
+    assert cli("LOCK.RENEW door bob PX 90000") == 1
+    assert cli("LOCK.ACQUIRE door cem PX 60000 BLOCK 1") is None
+    assert cli("LOCK.ACQUIRE door cem PX 60000 QUEUE 60000") is None
+    cli("LOCK.RELEASE door cem")
+    payload = dump(cli, "door")
+    assert heard() == []
+    cli("DEL door")
+    assert heard() == ["broken"]
+    cli("RESTORE", "door", 0, payload)
+    assert heard() == []
+    assert cli("LOCK.RENEW door bob PX 1") == 1
+    eventually(lambda: cli("EXISTS door") == 0, "the lease ends")
+    assert heard() == ["expired"]
+    tied = server.connect()
+    take(tied, "door", "dora", "EPHEMERAL 0")
+    tied.close()
+    eventually(lambda: cli("EXISTS door") == 0, "the hold ends with its connection")
+    assert heard() == ["acquired", "expired"]
+    assert seen | {"released", "expired"} == set(causes)
