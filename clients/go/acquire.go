@@ -266,7 +266,7 @@ func (c *core) sleepInLine(ctx context.Context, place *place, times int, p patie
 func (c *core) tellOfWaiting(w *wanted, times *int) {
 	if *times == 0 {
 		*times = 1
-		tell(c.hooks.Waiting, w.label())
+		c.hooks.Waiting(w.ctx, w.label())
 	}
 }
 

@@ -33,8 +33,8 @@ func (c *core) renewHeld(ctx context.Context, h *held, lease time.Duration) erro
 		if isFirst {
 			c.logger.Warn("redislock: could not renew a lock, which is tried again", "lock", h.w.label(), "cause", err)
 		}
-		if isLive && c.hooks.RenewalFailed != nil {
-			c.hooks.RenewalFailed(h.w.label(), err)
+		if isLive {
+			c.hooks.RenewalFailed(h.w.ctx, h.w.label(), err)
 		}
 	})
 	if isLate {
@@ -105,9 +105,7 @@ func (c *core) tellLoss(h *held, lost *LostError) {
 		level, text = c.logger.Error, "redislock: lost a lock, and nobody is told: its Hold was dropped"
 	}
 	level(text, "lock", lost.Lock, "reason", string(lost.Reason), "cause", lost)
-	if c.hooks.Lost != nil {
-		c.hooks.Lost(lost.Lock, lost)
-	}
+	c.hooks.Lost(h.w.ctx, lost.Lock, h.grantedAt.age(), lost)
 }
 
 // release gives the hold up. What a server does not answer in time goes on in the background.
@@ -143,6 +141,7 @@ func (c *core) release(ctx context.Context, h *held) error {
 		c.abandon(h.w, h.token)
 	}
 	if err != nil {
+		c.hooks.Released(h.w.ctx, h.w.label(), h.grantedAt.age())
 		return named(err, h.w.label(), 0)
 	}
 	for _, was := range held {
@@ -152,9 +151,7 @@ func (c *core) release(ctx context.Context, h *held) error {
 			return lost
 		}
 	}
-	if c.hooks.Released != nil {
-		c.hooks.Released(h.w.label(), h.grantedAt.age())
-	}
+	c.hooks.Released(h.w.ctx, h.w.label(), h.grantedAt.age())
 	return nil
 }
 
@@ -186,7 +183,9 @@ func (c *core) shut(ctx context.Context) {
 		h.mu.Unlock()
 		c.logger.Warn("redislock: closed while Run still works under a lock, which ends with its lease",
 			"lock", h.w.label(), "lease_left", left.Round(time.Millisecond))
-		_, _ = c.keeper.finish(h, ReasonClose)
+		if lost, did := c.keeper.finish(h, ReasonClose); did {
+			c.hooks.Lost(h.w.ctx, lost.Lock, h.grantedAt.age(), lost)
+		}
 	}
 	c.working.wait(ctx)
 	c.stop()

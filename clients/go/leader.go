@@ -137,3 +137,10 @@ func guarded(work func() error) (err error) {
 	}()
 	return work()
 }
+
+// tell calls a function of the user, if it is there.
+func tell[T any](hook func(T), with T) {
+	if hook != nil {
+		hook(with)
+	}
+}

@@ -87,27 +87,21 @@ func (k *Lock) label() string {
 
 // acquire returns nil and no error where the lock was not to be had.
 func (k *Lock) acquire(ctx context.Context, p patience) (*Hold, error) {
-	began, c := now(), k.locks.core
 	if k.invalid != nil {
 		return nil, k.invalid
 	}
-	if c.closing.Err() != nil {
-		return nil, closed()
-	}
-	if err := k.alreadyHeld(ctx); err != nil {
+	began, c, w := now(), k.locks.core, k.wanted()
+	w.ctx = c.hooks.Requested(ctx, w.label())
+	got, err := k.grant(ctx, w, p, began)
+	switch {
+	case got != nil:
+		c.hooks.Granted(w.ctx, w.label(), began.age())
+	case err == nil || errors.Is(err, ErrLockTimeout):
+		c.hooks.TimedOut(w.ctx, w.label(), began.age())
 		return nil, err
-	}
-	w := k.wanted()
-	got, err := c.acquire(ctx, w, p)
-	if got == nil {
-		err = k.explain(ctx, w, err, began)
-		if c.hooks.TimedOut != nil && (err == nil || errors.Is(err, ErrLockTimeout)) {
-			c.hooks.TimedOut(w.label(), began.age())
-		}
+	default:
+		c.hooks.Failed(w.ctx, w.label(), began.age(), err)
 		return nil, err
-	}
-	if c.hooks.Granted != nil {
-		c.hooks.Granted(w.label(), began.age())
 	}
 	hold := newHold(ctx, k, w, got)
 	if c.closing.Err() != nil {
@@ -115,6 +109,21 @@ func (k *Lock) acquire(ctx context.Context, p patience) (*Hold, error) {
 		return nil, closed()
 	}
 	return hold, nil
+}
+
+// grant returns nil and no error where the lock was not to be had.
+func (k *Lock) grant(ctx context.Context, w *wanted, p patience, began moment) (*grant, error) {
+	if k.locks.core.closing.Err() != nil {
+		return nil, closed()
+	}
+	if err := k.alreadyHeld(ctx); err != nil {
+		return nil, err
+	}
+	got, err := k.locks.core.acquire(ctx, w, p)
+	if got == nil {
+		err = k.explain(ctx, w, err, began)
+	}
+	return got, err
 }
 
 // explain tells why nothing was granted.

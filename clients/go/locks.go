@@ -81,7 +81,7 @@ func parseURL(address string) (Servers, error) {
 func New(servers Servers, opts ...Option) (*Locks, error) {
 	o := &options{
 		lease: defaultLease, logger: slog.Default(), label: defaultLabel(),
-		serverTimeout: defaultServerTimeout, maxQueued: maxQueued,
+		serverTimeout: defaultServerTimeout, maxQueued: maxQueued, hooks: Hooks{}.filled(),
 	}
 	for _, set := range opts {
 		set(o)
@@ -104,7 +104,7 @@ func New(servers Servers, opts ...Option) (*Locks, error) {
 		c.lines.changed(names)
 		c.keeper.changed(names)
 	}
-	c.servers.onReconnect = func(server string) { tell(o.hooks.Reconnected, server) }
+	c.servers.onReconnect = func(server string) { o.hooks.Reconnected(server) }
 	c.keep.Store(int64(keepTime))
 	c.longestBlock.Store(int64(longBlock))
 	c.closing, c.close = context.WithCancelCause(context.Background())

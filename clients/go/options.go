@@ -25,7 +25,7 @@ func WithLease(lease time.Duration) Option { return func(o *options) { o.lease =
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
 // WithHooks sets functions that hear what becomes of locks.
-func WithHooks(hooks Hooks) Option { return func(o *options) { o.hooks = hooks } }
+func WithHooks(hooks Hooks) Option { return func(o *options) { o.hooks = hooks.filled() } }
 
 // WithLabel sets who holds, for operators: host:pid by default. The owner of each hold is the label and a UUID.
 func WithLabel(label string) Option { return func(o *options) { o.label = label } }
@@ -43,27 +43,55 @@ func WithServerTimeout(timeout time.Duration) Option {
 func WithMaxQueuedPerLock(most int) Option { return func(o *options) { o.maxQueued = most } }
 
 // Hooks are functions that hear what becomes of locks; each may be nil. They are called in the middle of the work, so they
-// must be quick.
+// must be quick. Their context is the one that Requested returned for this acquire.
 type Hooks struct {
+	// Requested hears that an acquire begins, and one of Granted, TimedOut and Failed hears of its end. Its own context is
+	// that of the acquire. The one that it returns lasts as long as the hold, so it should refer to no more than is needed.
+	// Without it that is context.Background().
+	Requested func(ctx context.Context, lock string) context.Context
 	// Waiting hears that an acquire waits.
-	Waiting func(lock string)
+	Waiting func(ctx context.Context, lock string)
 	// Granted and TimedOut hear how long an acquire took.
-	Granted, TimedOut func(lock string, waited time.Duration)
-	// Released hears how long a hold lasted that its holder released.
-	Released func(lock string, held time.Duration)
-	// Lost hears of a hold that was lost.
-	Lost func(lock string, lost *LostError)
+	Granted, TimedOut func(ctx context.Context, lock string, waited time.Duration)
+	// Failed hears of an acquire that ended for another reason, as a context that was cancelled.
+	Failed func(ctx context.Context, lock string, waited time.Duration, err error)
+	// Released hears how long a hold lasted that its holder released. Where no server has answered that, the background
+	// continues the release.
+	Released func(ctx context.Context, lock string, held time.Duration)
+	// Lost hears of a hold that was lost. Each hold that was granted is either released or lost.
+	Lost func(ctx context.Context, lock string, held time.Duration, lost *LostError)
 	// RenewalFailed hears of each attempt to renew that failed.
-	RenewalFailed func(lock string, err error)
+	RenewalFailed func(ctx context.Context, lock string, err error)
 	// Reconnected hears of a server that serves again over a new connection.
 	Reconnected func(server string)
 }
 
-// tell calls a hook, if it is there.
-func tell[T any](hook func(T), with T) {
-	if hook != nil {
-		hook(with)
+// filled has a function for each of them.
+func (h Hooks) filled() Hooks {
+	if h.Requested == nil {
+		h.Requested = func(context.Context, string) context.Context { return context.Background() }
 	}
+	if h.Waiting == nil {
+		h.Waiting = func(context.Context, string) {}
+	}
+	for _, hook := range []*func(context.Context, string, time.Duration){&h.Granted, &h.TimedOut, &h.Released} {
+		if *hook == nil {
+			*hook = func(context.Context, string, time.Duration) {}
+		}
+	}
+	if h.Failed == nil {
+		h.Failed = func(context.Context, string, time.Duration, error) {}
+	}
+	if h.Lost == nil {
+		h.Lost = func(context.Context, string, time.Duration, *LostError) {}
+	}
+	if h.RenewalFailed == nil {
+		h.RenewalFailed = func(context.Context, string, error) {}
+	}
+	if h.Reconnected == nil {
+		h.Reconnected = func(string) {}
+	}
+	return h
 }
 
 func (o *options) check() error {

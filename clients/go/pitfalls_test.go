@@ -45,7 +45,7 @@ func TestALossIsToldOnceWithItsReason(t *testing.T) {
 	var losses atomic.Int64
 	log := &journal{}
 	locks := open(t, redislock.WithLogger(slog.New(slog.NewTextHandler(log, nil))), redislock.WithHooks(redislock.Hooks{
-		Lost: func(string, *redislock.LostError) { losses.Add(1) },
+		Lost: func(context.Context, string, time.Duration, *redislock.LostError) { losses.Add(1) },
 	}))
 	hold := acquire(t, locks.Lock("loss"))
 	time.Sleep(100 * time.Millisecond) // it asks to be told of the end

@@ -124,7 +124,7 @@ func TestAHoldIsRenewedAtAThirdOfItsLeaseLessATenth(t *testing.T) {
 func TestASilentServerEndsAHoldBeforeItsLeaseWithACause(t *testing.T) {
 	inBubble(t, func(t *testing.T, server *fakeServer, locks *Locks) {
 		var failures atomic.Int32
-		locks.core.hooks.RenewalFailed = func(string, error) { failures.Add(1) }
+		locks.core.hooks.RenewalFailed = func(context.Context, string, error) { failures.Add(1) }
 		began := time.Now()
 		hold, err := locks.Lock("k").Acquire(context.Background())
 		if err != nil {

@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -36,6 +37,8 @@ type wanted struct {
 	// firstLease is what a request asks for at most that has waited.
 	firstLease time.Duration
 	owner      string
+	// ctx is that of the hooks.
+	ctx context.Context
 	// doubtful tells that a request went unanswered, and may reach the server late; grantable that the latest request
 	// is on its way or was granted; sent that any was sent.
 	doubtful, grantable, sent atomic.Bool

@@ -40,15 +40,15 @@ func (l *login) give() func() (string, string, error) {
 }
 
 func (a *adapter) open(r *request) (object, error) {
-	count := func(which int) func(string, time.Duration) {
-		return func(string, time.Duration) { a.counts[which].Add(1) }
+	count := func(which int) func(context.Context, string, time.Duration) {
+		return func(context.Context, string, time.Duration) { a.counts[which].Add(1) }
 	}
 	opts := []redislock.Option{
 		redislock.WithLogger(slog.New(a)),
 		redislock.WithHooks(redislock.Hooks{
 			Granted: count(0), TimedOut: count(1), Released: count(3),
-			Lost:    func(string, *redislock.LostError) { a.counts[2].Add(1) },
-			Waiting: func(string) { a.counts[4].Add(1) },
+			Lost:    func(context.Context, string, time.Duration, *redislock.LostError) { a.counts[2].Add(1) },
+			Waiting: func(context.Context, string) { a.counts[4].Add(1) },
 		}),
 	}
 	if r.LeaseMS != nil {
