@@ -11,7 +11,6 @@ use crate::lock::tests::random::Random;
 use crate::sabotage::{Rule, without};
 use crate::sim::server::inside::{At, PartBuf, Value};
 use crate::sim::server::look::{Held, Verdict, are_alike, held_in, must};
-use crate::sim::server::sim::Sim;
 use crate::sim::server::world::{Said, World, at};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -54,7 +53,7 @@ struct Life {
 impl Life {
     fn new(seed: u64) -> Self {
         let replica = World::started();
-        replica.sim.flags.set(Flags { is_replica: true, ..Flags::default() });
+        replica.flags.set(Flags { is_replica: true, ..Flags::default() });
         let lock_keys: Vec<At> =
             DBS.into_iter().flat_map(|db| NAMES.into_iter().map(move |name| at(db, name))).collect();
         let primary = World::started();
@@ -94,7 +93,7 @@ impl Life {
     fn step(&mut self) -> Verdict {
         // A paused server lets clients wait that would write.
         match self.random.below(100) {
-            0..65 if self.primary.sim.is_paused.get() => (),
+            0..65 if self.primary.is_paused.get() => (),
             0..55 => self.asks(),
             55..65 => self.meddles(),
             65..70 => self.closes(),
@@ -171,7 +170,7 @@ impl Life {
     fn meddles(&mut self) {
         let (name, other, db) = (self.name(), self.name(), self.random.of(&DBS));
         let lock_key = at(db, name);
-        let now_ms = self.primary.sim.wall_us() / 1000;
+        let now_ms = self.primary.wall_us() / 1000;
         let text = match self.random.below(10) {
             0..3 => format!("DEL {name}"),
             3 => format!("SET {name} text"),
@@ -203,7 +202,7 @@ impl Life {
     fn meddles_with(&mut self, db: u32, text: &str) {
         self.sends(0, db, text);
         // A written value stays until it is removed.
-        let inside = self.primary.sim.inside.borrow();
+        let inside = self.primary.inside.borrow();
         let texts = inside.keys.iter().filter_map(|(at, entry)| match &entry.value {
             Value::Text(text) if entry.until_ms.is_none() => Some((at.clone(), text.clone())),
             _ => None,
@@ -219,7 +218,7 @@ impl Life {
         if is_cut_off {
             self.primary.cut_off(client)
         } else {
-            self.primary.close(client)
+            self.primary.disconnect(client)
         }
         self.primary.turn();
         self.primary.connect(client);
@@ -228,19 +227,19 @@ impl Life {
     fn unblocks(&mut self) {
         if let Some(&client) = self.busy.keys().next() {
             self.notes.push(format!("client {client} is unblocked"));
-            self.primary.unblock(client);
+            self.primary.client_unblock(client);
         }
     }
 
     fn changes_server(&mut self) {
         let client = 1 + self.random.below(CLIENTS);
-        let sim = &self.primary.sim;
+        let world = &self.primary;
         match self.random.below(4) {
-            0 => sim.is_paused.set(true),
-            1 => sim.refuses_writes.set(true),
-            2 => _ = sim.inside.borrow_mut().forbidden.insert(client),
+            0 => world.is_paused.set(true),
+            1 => world.refuses_writes.set(true),
+            2 => _ = world.inside.borrow_mut().forbidden.insert(client),
             _ => {
-                sim.inside.borrow_mut().forbidden.clear();
+                world.inside.borrow_mut().forbidden.clear();
                 self.primary.cron();
             }
         }
@@ -260,8 +259,7 @@ impl Life {
 
     /// Nothing is left to do, and all invariants must hold.
     fn rest(&mut self) -> Verdict {
-        let was_open =
-            !self.primary.sim.is_paused.replace(false) & !self.primary.sim.refuses_writes.replace(false);
+        let was_open = !self.primary.is_paused.replace(false) & !self.primary.refuses_writes.replace(false);
         self.primary.free_late();
         self.settles()?;
         if was_open {
@@ -277,7 +275,7 @@ impl Life {
         self.hears();
         self.catches_up()?;
         let view = self.primary.look(&self.lock_keys);
-        let events = std::mem::take(&mut self.primary.sim.inside.borrow_mut().published);
+        let events = std::mem::take(&mut self.primary.inside.borrow_mut().published);
         self.notes.push(format!("rest: published {events:?}"));
         self.primary.no_request_waits_for_a_free_lock(&view, HOLDERS_MAX)?;
         self.primary.nobody_is_forgotten(&view)?;
@@ -297,7 +295,7 @@ impl Life {
 
     /// The replica says how far it is.
     fn acknowledges(&self) {
-        let mut inside = self.primary.sim.inside.borrow_mut();
+        let mut inside = self.primary.inside.borrow_mut();
         let offset = inside.stream.len() as u64;
         inside.replicas.values_mut().for_each(|(_, acknowledged)| *acknowledged = offset);
     }
@@ -313,7 +311,7 @@ impl Life {
     }
 
     fn applies(&mut self) -> Verdict {
-        let news: Vec<_> = self.primary.sim.inside.borrow().stream[self.applied..].to_vec();
+        let news: Vec<_> = self.primary.inside.borrow().stream[self.applied..].to_vec();
         self.applied += news.len();
         for told in news {
             let reply = self.replica.apply(&told);
@@ -332,7 +330,7 @@ impl Life {
 
     /// A grant does not take the place of a value that a user wrote (CONTRACT 5).
     fn texts_stay(&self) -> Verdict {
-        let inside = self.primary.sim.inside.borrow();
+        let inside = self.primary.inside.borrow();
         let is_there = |at: &At| inside.keys.get(at).is_some_and(|e| matches!(e.value, Value::Text(_)));
         let lost = self.texts.keys().find(|at| !is_there(at));
         must(lost.is_none(), || format!("CONTRACT 5: what was written at {lost:?} is gone"))
@@ -341,12 +339,12 @@ impl Life {
     /// When all clients have left and all leases have expired, nothing is left.
     fn ends(&mut self) -> Verdict {
         for client in 1..=CLIENTS {
-            self.primary.close(client);
+            self.primary.disconnect(client);
         }
         self.busy.clear();
         // A lease that a closed connection kept alive runs from here on: a server that may not write does not begin it.
-        self.primary.sim.is_paused.set(false);
-        self.primary.sim.refuses_writes.set(false);
+        self.primary.is_paused.set(false);
+        self.primary.refuses_writes.set(false);
         for _ in 0..5 {
             self.applies()?;
             self.passes(100_000);
@@ -356,13 +354,13 @@ impl Life {
         self.rest()?;
         let left: Vec<_> = self.before.iter().filter(|(_, held)| **held > 0).collect();
         must(left.is_empty(), || format!("G3: {left:?} are held for ever"))?;
-        let sim: &Sim = &self.primary.sim;
-        let waiters = sim.with(|state| state.table.waiters());
+        let world = &self.primary;
+        let waiters = world.with(|state| state.table.waiters());
         must(waiters == Some(0), || format!("G8: {waiters:?} wait, and nobody is connected"))?;
-        let undelivered = sim.with(|state| state.table.undelivered());
+        let undelivered = world.with(|state| state.table.undelivered());
         must(undelivered == Some(0), || format!("G8: {undelivered:?} grants are nobody's for ever"))?;
-        must(sim.inside.borrow().blocked.is_empty(), || "G8: somebody is blocked for ever".to_owned())?;
-        must(!work::is_late(sim), || "a run was asked for and did not come".to_owned())
+        must(world.inside.borrow().blocked.is_empty(), || "G8: somebody is blocked for ever".to_owned())?;
+        must(!work::is_late(world), || "a run was asked for and did not come".to_owned())
     }
 }
 
@@ -374,7 +372,7 @@ fn simulated_lives_confirm_some_grants_and_fail_others() {
         let mut life = Life::new(seed);
         assert!(life.confirms);
         (0..STEPS).for_each(|_| life.step().expect("it keeps its promises"));
-        let counts = life.primary.sim.with(|state| (state.confirm.confirmed, state.confirm.failed));
+        let counts = life.primary.with(|state| (state.confirm.confirmed, state.confirm.failed));
         let (more, fewer) = counts.expect("nobody is within the engine");
         confirmed += more;
         failed += fewer;

@@ -346,7 +346,7 @@ fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
         let (last, told) = (table.last_token(), table.clock().replicated_token());
         (world.server.now.wall_us.saturating_sub(last), told == last, table.tasks())
     };
-    print.extend([tasks as u8, world.server.single.unfreed().len() as u8]);
+    print.extend([tasks as u8, world.server.unfreed().len() as u8]);
     print.extend([u8::from(lead >= JUMP_US), u8::from(is_told)]);
     print.extend(world.readers.iter().flat_map(|reader| reader.fingerprint(&world.server)));
     (print, owners)

@@ -35,7 +35,7 @@ fn ticks(told: &[Told]) -> Vec<String> {
 }
 
 fn told(world: &World) -> Vec<String> {
-    ticks(&world.sim.inside.borrow().stream)
+    ticks(&world.inside.borrow().stream)
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn leaving_turns_waiters_away_and_files_need_no_module_without_locks() {
     let mut world = with_clients(2);
     let token = world.number("LOCK.ACQUIRE k alice PX 30000");
     let handle = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
-    assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim).is_some()), ("no", true));
+    assert_eq!((way(&world).as_str(), values::saved_clock(&world).is_some()), ("no", true));
     world.cron();
     assert!(world.logged().is_empty());
     world.switches("leaving", true);
@@ -55,12 +55,12 @@ fn leaving_turns_waiters_away_and_files_need_no_module_without_locks() {
     world.cron();
     assert_eq!(world.logged(), [LOCKS_LEFT]);
     world.number("LOCK.RELEASE k alice");
-    assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim)), ("done", None));
+    assert_eq!((way(&world).as_str(), values::saved_clock(&world)), ("done", None));
     world.cron();
     world.cron();
     assert_eq!(world.logged(), [DONE], "once");
     assert!(world.is_idle(), "there is nothing to do");
-    events::woken(&world.sim);
+    events::woken(&world);
     assert!(world.rests());
     assert_eq!(told(&world).len(), 1, "once");
     world.switches("leaving", false);
@@ -110,17 +110,17 @@ fn who_waits_while_leaving_is_called_off_in_the_same_turn_is_granted_what_was_re
 fn leaving_is_not_announced_while_writes_pause_or_slots_leave() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
-    world.sim.is_paused.set(true);
+    world.is_paused.set(true);
     world.switches("leaving", true);
     assert!(world.rests());
     assert!(told(&world).is_empty());
     assert_eq!(way(&world), "locks-left");
-    events::slots_leave(&world.sim);
-    world.sim.is_paused.set(false);
+    events::slots_leave(&world);
+    world.is_paused.set(false);
     world.cron();
     assert!(world.rests());
     assert!(told(&world).is_empty());
-    events::slots_have_left_or_stay(&world.sim);
+    events::slots_have_left_or_stay(&world);
     assert!(world.rests());
     assert_eq!(told(&world).len(), 1);
 }
@@ -130,14 +130,14 @@ fn the_log_waits_and_the_pump_comes_back_until_leaving_is_announced() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.number("LOCK.RELEASE k alice");
-    events::slots_leave(&world.sim);
+    events::slots_leave(&world);
     world.switches("leaving", true);
     assert!(world.rests());
     assert_eq!(way(&world), "primary-stays");
     world.cron();
     assert!(world.logged().is_empty(), "it is this server that has to tell");
     // No event reports that they have disconnected, and still it is logged.
-    let _ = world.sim.with(|state| state.pump.moves = 0);
+    let _ = world.with(|state| state.pump.moves = 0);
     world.cron();
     assert!(world.rests());
     assert_eq!(told(&world).len(), 1);
@@ -147,7 +147,7 @@ fn the_log_waits_and_the_pump_comes_back_until_leaving_is_announced() {
 
 /// The number of keys with values that files need the module for.
 fn keys_left(world: &World) -> usize {
-    world.sim.inside.borrow().keys.values().filter(|entry| entry.value.lock().is_some()).count()
+    world.inside.borrow().keys.values().filter(|entry| entry.value.lock().is_some()).count()
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn values_of_a_whole_data_set_keep_the_module_until_all_are_freed() {
         assert!(!is_left(&mut world));
         world.synchronise(&snapshot).expect("it loads");
         assert!(is_left(&mut world));
-        let flush = Flags { is_fact: is_replica, ..world.sim.flags.get() };
+        let flush = Flags { is_fact: is_replica, ..world.flags.get() };
         assert_eq!(world.told_as(flush, words("FLUSHALL ASYNC")), [PartBuf::Ok]);
         assert!(is_left(&mut world), "they are not freed yet");
         world.free_late();
@@ -242,7 +242,7 @@ fn a_lock_whose_value_another_thread_has_freed_keeps_the_module_until_its_end_is
     (0..9).for_each(|number| _ = world.number(&format!("LOCK.ACQUIRE k{number} x PX 60000")));
     world.switches("leaving", true);
     assert!(world.rests());
-    let gone = std::mem::take(&mut world.sim.inside.borrow_mut().keys);
+    let gone = std::mem::take(&mut world.inside.borrow_mut().keys);
     world.leave_to_thread(gone.into_values().map(|entry| entry.value));
     world.free_late();
     // INFO examines only a few of them.
@@ -261,19 +261,19 @@ fn a_replica_that_leaves_waits_for_its_primary() {
     world.switches("leaving", true);
     world.cron();
     assert!(world.rests());
-    assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim)), ("primary-stays", Some((7, 7))));
+    assert_eq!((way(&world).as_str(), values::saved_clock(&world)), ("primary-stays", Some((7, 7))));
     assert_eq!(world.logged(), [PRIMARY]);
     assert!(told(&world).is_empty(), "a replica tells nobody");
     assert_eq!(world.told_as(fact, words("LOCK.TICK 7 0")), [PartBuf::Ok]);
-    assert_eq!((way(&world).as_str(), values::saved_clock(&world.sim)), ("done", None));
+    assert_eq!((way(&world).as_str(), values::saved_clock(&world)), ("done", None));
 }
 
 #[test]
 fn a_server_that_writes_the_clock_into_each_file_has_to_be_restarted() {
     let world = World::started();
-    world.sim.shared().has_optional_aux.set(false);
-    assert_eq!(values::saved_clock(&world.sim), Some((0, 0)), "it is asked for each file");
-    world.sim.shared().must_write_clock.set(true);
+    world.shared().has_optional_aux.set(false);
+    assert_eq!(values::saved_clock(&world), Some((0, 0)), "it is asked for each file");
+    world.shared().must_write_clock.set(true);
     world.switches("leaving", true);
     world.cron();
     assert_eq!(way(&world), "restart-needed");
@@ -286,21 +286,17 @@ fn only_a_server_that_knows_no_optional_clock_and_is_to_stay_must_write_it() {
         [(true, false, false), (true, true, false), (false, false, true), (false, true, false)]
     {
         let world = World::started();
-        world.sim.shared().has_optional_aux.set(has_optional_aux);
+        world.shared().has_optional_aux.set(has_optional_aux);
         world.switches("leaving", is_leaving);
-        assert_eq!(
-            leaving::must_write_clock(world.sim.shared()),
-            must_write,
-            "{has_optional_aux} {is_leaving}"
-        );
-        assert_eq!(world.sim.shared().must_write_clock.is_set(), must_write);
+        assert_eq!(leaving::must_write_clock(world.shared()), must_write, "{has_optional_aux} {is_leaving}");
+        assert_eq!(world.shared().must_write_clock.is_set(), must_write);
     }
 }
 
 #[test]
 fn leaving_cannot_be_called_off_where_files_keep_no_clock() {
     let world = World::started();
-    let shared = world.sim.shared();
+    let shared = world.shared();
     let refuses =
         |switch, value, has_type| leaving::refusal_of_setting(shared, switch, value, has_type).is_some();
     let [others @ .., leaving] = shared.settings.switches();
@@ -319,31 +315,31 @@ fn leaving_cannot_be_called_off_where_files_keep_no_clock() {
 
 #[test]
 fn a_new_append_only_file_records_the_token_clock() {
-    let file = |world: &World| ticks(&world.sim.inside.borrow().file);
+    let file = |world: &World| ticks(&world.inside.borrow().file);
     let mut world = World::started_as(Flags { has_aof: true, ..Flags::default() }, |_| ());
     world.connect(1);
-    events::forked(&world.sim);
+    events::forked(&world);
     assert!(world.rests());
     assert!(file(&world).is_empty(), "nothing was granted");
     let token = world.number("LOCK.ACQUIRE k alice PX 30000");
-    events::forked(&world.sim);
-    world.sim.is_paused.set(true);
+    events::forked(&world);
+    world.is_paused.set(true);
     assert!(world.rests());
     assert!(file(&world).is_empty(), "nothing may be written");
-    world.sim.is_paused.set(false);
-    events::slots_leave(&world.sim);
+    world.is_paused.set(false);
+    events::slots_leave(&world);
     assert!(world.rests());
     assert!(file(&world).is_empty(), "slots are on their way out");
-    events::slots_have_left_or_stay(&world.sim);
+    events::slots_have_left_or_stay(&world);
     assert!(world.rests());
     let said = file(&world);
     assert!(matches!(&said[..], [tick] if tick.starts_with(&format!("LOCK.TICK {token} "))), "{said:?}");
-    events::woken(&world.sim);
+    events::woken(&world);
     assert!(world.rests());
     assert_eq!(file(&world).len(), 1, "once");
     let mut without = with_clients(1);
     without.number("LOCK.ACQUIRE k alice PX 30000");
-    events::forked(&without.sim);
+    events::forked(&without);
     assert!(without.rests());
     assert!(file(&without).is_empty(), "it keeps none");
 }
@@ -352,8 +348,8 @@ fn a_new_append_only_file_records_the_token_clock() {
 fn the_clock_of_tokens_ends_at_two_to_the_53() {
     let world = World::started();
     let last = 1 << 53;
-    assert!(values::load_clock(&world.sim, last, 0).is_err());
-    assert!(values::load_clock(&world.sim, 0, last).is_err());
-    assert!(values::load_clock(&world.sim, last - 1, last - 1).is_ok());
-    assert_eq!(values::saved_clock(&world.sim), Some((last - 1, last - 1)));
+    assert!(values::load_clock(&world, last, 0).is_err());
+    assert!(values::load_clock(&world, 0, last).is_err());
+    assert!(values::load_clock(&world, last - 1, last - 1).is_ok());
+    assert_eq!(values::saved_clock(&world), Some((last - 1, last - 1)));
 }

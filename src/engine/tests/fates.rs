@@ -14,7 +14,7 @@ use crate::sim::server::world::{World, at};
 
 /// The events published for locks.
 fn published(world: &World) -> Vec<Event> {
-    let inside = world.sim.inside.borrow();
+    let inside = world.inside.borrow();
     let of_lock = |published: &Published| match published {
         Published::Lock(_, event) => Some(*event),
         Published::Key(..) | Published::All(_) => None,
@@ -30,8 +30,8 @@ fn left_ms(world: &World) -> u64 {
 
 /// The only replica goes.
 fn loses_replica(world: &mut World) {
-    world.sim.inside.borrow_mut().replicas.clear();
-    confirm::replica_changed(&world.sim);
+    world.inside.borrow_mut().replicas.clear();
+    confirm::replica_changed(world);
 }
 
 /// `k` is held, and Bob's request for it is granted, but not sent yet.
@@ -59,11 +59,11 @@ fn a_renewal_that_is_confirmed_delivers_the_hold() {
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     let renewal = world.waits(2, "LOCK.RENEW k alice PX 60000");
-    world.close(1);
+    world.disconnect(1);
     acknowledges(&mut world);
     assert!(is_granted(&world, renewal));
     assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
-    assert_eq!(world.sim.state().table.undelivered(), 0);
+    assert_eq!(world.state().table.undelivered(), 0);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn what_waits_to_be_revoked_is_neither_adopted_nor_made_longer_if_nothing_can_be
         assert!(world.error(request).starts_with("NOREPLICAS "), "{request}");
         assert_eq!(left_ms(&world), before, "{request}");
     }
-    world.sim.refuses_writes.set(false);
+    world.refuses_writes.set(false);
     passes(&mut world, 101);
     assert_eq!(held(&world), NOBODY);
 }
@@ -90,7 +90,7 @@ fn what_waits_to_be_revoked_is_adopted_by_the_same_request() {
     {
         let mut world = that_confirms();
         cannot_revoke(&mut world);
-        world.sim.refuses_writes.set(false);
+        world.refuses_writes.set(false);
         let again = world.waits(1, request);
         acknowledges(&mut world);
         assert!(is_granted(&world, again), "{request}: {:?}", world.answers);
@@ -108,7 +108,7 @@ fn what_waits_to_be_revoked_goes_first_if_its_owner_asks_for_something_else() {
     ] {
         let mut world = that_confirms();
         cannot_revoke(&mut world);
-        world.sim.refuses_writes.set(false);
+        world.refuses_writes.set(false);
         let first_token = world.number("LOCK.FENCE k");
         let again = world.waits(1, request);
         acknowledges(&mut world);
@@ -119,11 +119,11 @@ fn what_waits_to_be_revoked_goes_first_if_its_owner_asks_for_something_else() {
     // A release ends it.
     let mut world = that_confirms();
     cannot_revoke(&mut world);
-    world.sim.refuses_writes.set(false);
+    world.refuses_writes.set(false);
     assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
     assert_eq!(held(&world), NOBODY);
     passes(&mut world, 101);
-    assert_eq!(world.sim.state().table.undelivered(), 0);
+    assert_eq!(world.state().table.undelivered(), 0);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_waiter_comes_before_an_owner_whose_hold_is_revoked_by_its_other_request() {
     world.answers.clear();
     cannot_revoke(&mut world);
     let waiting = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
-    world.sim.refuses_writes.set(false);
+    world.refuses_writes.set(false);
     assert_eq!(world.told("LOCK.ACQUIRE k alice PX 30000 SHARED"), [PartBuf::Null]);
     acknowledges(&mut world);
     assert!(is_granted(&world, waiting));
@@ -171,7 +171,7 @@ fn what_an_accepted_request_has_set_stays_though_it_is_not_confirmed() {
     // The tie to a connection stays where it was moved to.
     for (closes, left) in [(1, 30_000 - 1_001), (2, 5_000)] {
         let mut world = fails_to_change("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 5000", grant);
-        world.close(closes);
+        world.disconnect(closes);
         assert_eq!(left_ms(&world), left, "{closes} closes");
     }
 }
@@ -182,12 +182,12 @@ fn a_grant_that_is_dropped_with_its_connection_ends_once() {
     for options in ["", " EPHEMERAL 0"] {
         let mut world = with_reply_under_way(options);
         let before = published(&world).len();
-        world.close(2);
+        world.disconnect(2);
         assert!(world.rests());
         assert_eq!(held(&world), NOBODY, "{options}");
         let ends = published(&world).split_off(before);
         assert!(matches!(ends[..], [Event::Released | Event::Expired]), "{options}: {ends:?}");
-        assert_eq!(world.sim.state().table.undelivered(), 0);
+        assert_eq!(world.state().table.undelivered(), 0);
     }
 }
 
@@ -212,7 +212,7 @@ fn a_delivered_count_stays_when_the_reply_before_it_is_dropped() {
     let mut world = with_reply_under_way(" REENTRANT");
     world.number("LOCK.ACQUIRE k bob PX 60000 REENTRANT");
     assert_eq!(held(&world), by(Mode::Exclusive, "bob", 2));
-    world.close(2);
+    world.disconnect(2);
     assert!(world.rests());
     assert_eq!(held(&world), by(Mode::Exclusive, "bob", 2));
 }
@@ -220,14 +220,14 @@ fn a_delivered_count_stays_when_the_reply_before_it_is_dropped() {
 #[test]
 fn an_owner_that_adopts_an_undelivered_hold_counts_from_there() {
     let mut world = with_reply_under_way(" REENTRANT");
-    world.close(2);
+    world.disconnect(2);
     world.send_answers();
-    let before = world.sim.inside.borrow().stream.len();
+    let before = world.inside.borrow().stream.len();
     world.number("LOCK.ACQUIRE k bob PX 60000 REENTRANT");
     assert!(world.rests());
     assert_eq!(held(&world), by(Mode::Exclusive, "bob", 1));
     // A replica that reads the request word for word would count.
-    let inside = world.sim.inside.borrow();
+    let inside = world.inside.borrow();
     assert!(
         inside.stream[before..].iter().all(|told| told.words[0] != b"LOCK.ACQUIRE"),
         "{:?}",
@@ -240,28 +240,28 @@ fn another_owner_that_was_granted_the_lock_since_keeps_it() {
     // G1, G10
     let mut world = with_reply_under_way("");
     let next = world.waits(3, "LOCK.ACQUIRE k eve PX 60000 BLOCK 0");
-    world.close(2);
+    world.disconnect(2);
     assert_eq!(world.number("LOCK.RELEASE k bob"), 1);
     assert!(world.rests());
     assert!(is_granted(&world, next));
     passes(&mut world, 5_000);
     assert_eq!(held(&world), by(Mode::Exclusive, "eve", 1));
-    assert_eq!(world.sim.state().table.undelivered(), 0);
+    assert_eq!(world.state().table.undelivered(), 0);
 }
 
 #[test]
 fn what_a_demoted_server_was_to_revoke_is_delivered() {
     let mut world = that_confirms();
     cannot_revoke(&mut world);
-    let flags = world.sim.flags.get();
-    world.sim.flags.set(Flags { is_replica: true, ..flags });
-    events::demoted(&world.sim);
-    world.sim.flags.set(flags);
-    events::promoted(&world.sim);
-    world.sim.refuses_writes.set(false);
+    let flags = world.flags.get();
+    world.flags.set(Flags { is_replica: true, ..flags });
+    events::demoted(&world);
+    world.flags.set(flags);
+    events::promoted(&world);
+    world.refuses_writes.set(false);
     passes(&mut world, 5_000);
     assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1));
-    assert_eq!(world.sim.state().table.undelivered(), 0);
+    assert_eq!(world.state().table.undelivered(), 0);
 }
 
 #[test]

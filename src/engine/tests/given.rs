@@ -62,27 +62,27 @@ impl World {
 
     /// A field of INFO.
     pub(super) fn field(&self, name: &str) -> Value {
-        let fields = describe::fields(&self.sim);
+        let fields = describe::fields(self);
         let found = fields.into_iter().find(|(field, _)| *field == name);
         found.unwrap_or_else(|| panic!("INFO has no {name}")).1
     }
 
     /// The lines added to the log since the last call.
     pub(super) fn logged(&self) -> Vec<String> {
-        std::mem::take(&mut self.sim.inside.borrow_mut().log)
+        std::mem::take(&mut self.inside.borrow_mut().log)
     }
 
     /// Changes a setting that is a number while it runs.
     pub(super) fn sets(&self, name: &str, value: i64) {
-        crate::sim::server::world::set_number(&self.sim.shared().settings, name, value);
-        events::settings_changed(&self.sim, true);
+        crate::sim::server::world::set_number(&self.shared().settings, name, value);
+        events::settings_changed(self, true);
     }
 
     /// Changes a setting that is yes or no while it runs.
     pub(super) fn switches(&self, name: &str, value: bool) {
-        let switches = self.sim.shared().settings.switches();
+        let switches = self.shared().settings.switches();
         let switch = switches.iter().find(|switch| switch.name.to_str() == Ok(name));
         switch.expect("there is one").set(value);
-        events::settings_changed(&self.sim, true);
+        events::settings_changed(self, true);
     }
 }

@@ -9,7 +9,7 @@ use crate::sim::server::world::{World, at};
 
 /// The first words of the last record.
 fn told_last(world: &World) -> String {
-    let inside = world.sim.inside.borrow();
+    let inside = world.inside.borrow();
     inside.stream.last().map_or_else(String::new, |told| String::from_utf8_lossy(&told.words[0]).into_owned())
 }
 
@@ -48,7 +48,7 @@ fn readers_of_a_node_receive_the_mode_of_each_lock() {
 fn a_client_that_cannot_block_leaves_the_queue_with_nothing() {
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 30000");
-    world.sim.inside.borrow_mut().blocks_nobody = true;
+    world.inside.borrow_mut().blocks_nobody = true;
     assert_eq!(world.told("LOCK.ACQUIRE k bob PX 30000 BLOCK 0"), [PartBuf::Null]);
     assert!(world.rests());
     assert_eq!(world.field("waiters"), crate::engine::describe::Value::Number(0));
@@ -58,7 +58,7 @@ fn a_client_that_cannot_block_leaves_the_queue_with_nothing() {
 fn what_cannot_wait_for_replicas_is_revoked() {
     let mut world = with_clients(2);
     world.confirms();
-    world.sim.inside.borrow_mut().blocks_nobody = true;
+    world.inside.borrow_mut().blocks_nobody = true;
     assert!(world.error("LOCK.ACQUIRE k bob PX 30000").starts_with("NOREPLICAS"));
     assert!(world.rests());
     assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
@@ -80,12 +80,12 @@ fn a_waiter_for_a_string_is_next_when_the_key_changes() {
     let mut world = with_clients(2);
     world.switches("legacy-strings", true);
     world.told("SET old alice PX 30000");
-    legacy::key_changed(&world.sim, b"old");
+    legacy::key_changed(&world, b"old");
     assert!(world.is_idle(), "nobody waits");
     let handle = world.waits(2, "LOCK.ACQUIRE old bob PX 30000 BLOCK 0");
     assert!(world.rests());
     world.told("DEL old");
-    legacy::key_changed(&world.sim, b"old");
+    legacy::key_changed(&world, b"old");
     assert!(world.rests());
     assert!(matches!(&world.answers[..], [(answered, _)] if *answered == handle));
 }
@@ -94,13 +94,13 @@ fn a_waiter_for_a_string_is_next_when_the_key_changes() {
 fn a_connection_whose_answer_was_lost_is_closed() {
     for loses_answers in [false, true] {
         let mut world = with_clients(2);
-        world.sim.shared().loses_answers.set(loses_answers);
+        world.shared().loses_answers.set(loses_answers);
         world.number("LOCK.ACQUIRE k alice PX 30000");
         let handle = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
         assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
-        answers::disconnected(&world.sim, handle);
-        crate::engine::pump::run(&world.sim);
-        assert_eq!(world.sim.inside.borrow().connected.contains(&2), !loses_answers);
+        answers::disconnected(&world, handle);
+        crate::engine::pump::run(&world);
+        assert_eq!(world.inside.borrow().connected.contains(&2), !loses_answers);
     }
 }
 
@@ -125,7 +125,7 @@ fn a_string_that_is_renewed_lives_as_long_here_as_at_readers() {
     world.passes(1_000);
     assert_eq!(world.told("LOCK.RENEW old alice PX 50000"), [PartBuf::Integer(1)]);
     let until_ms = 1_700_000_001_000_u64 + 50_000;
-    let inside = world.sim.inside.borrow();
+    let inside = world.inside.borrow();
     assert_eq!(inside.keys[&at(0, "old")].until_ms, Some(until_ms));
     let told = inside.stream.last().expect("it is told");
     let wanted = [b"PEXPIREAT".to_vec(), b"old".to_vec(), until_ms.to_string().into_bytes()];
@@ -180,8 +180,8 @@ fn a_grant_that_was_sent_stays_though_the_connection_closes() {
 fn a_server_reports_its_turns_while_locks_are_passed_on() {
     let mut world = with_clients(2);
     let is_told = |world: &World| {
-        let is_told = world.sim.inside.borrow().tells_of_turns;
-        assert_eq!(is_told, world.sim.shared().hears_turns.is_set());
+        let is_told = world.inside.borrow().tells_of_turns;
+        assert_eq!(is_told, world.shared().hears_turns.is_set());
         is_told
     };
     for _ in 0..2 {
@@ -210,6 +210,6 @@ fn a_server_that_asks_replicas_reports_its_turns_all_the_time() {
     world.send_answers();
     world.confirms();
     (0..5).for_each(|_| world.turn());
-    assert!(world.sim.inside.borrow().tells_of_turns);
+    assert!(world.inside.borrow().tells_of_turns);
     assert!(world.is_idle(), "the pump has nothing to do");
 }

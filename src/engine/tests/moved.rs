@@ -19,7 +19,7 @@ fn node(clients: u64) -> World {
 
 /// These keys go to another node, with their slots.
 fn leave(world: &World, names: &[&'static str]) {
-    let mut inside = world.sim.inside.borrow_mut();
+    let mut inside = world.inside.borrow_mut();
     inside.slots = names.iter().map(|name| (*name, Slot::Elsewhere)).collect();
 }
 
@@ -48,7 +48,7 @@ fn waiters_of_slots_that_left_are_redirected_some_at_a_time() {
     assert_eq!(sent_on, 6);
     let is_moved = |part: &PartBuf| matches!(part, PartBuf::Error(text) if text.starts_with("MOVED ") && text.ends_with(" host:1"));
     assert!(world.answers.iter().all(|(_, parts)| parts.len() == 1 && parts.iter().all(is_moved)));
-    assert_eq!(world.sim.with(|state| state.table.waiters()), Some(1), "one slot is still here");
+    assert_eq!(world.with(|state| state.table.waiters()), Some(1), "one slot is still here");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_server_without_slots_looks_at_its_queues_as_long_as_there_are_any() {
         world.cron();
         assert!(!world.is_idle(), "the key's time to live may be over");
     }
-    assert_eq!(world.sim.with(|state| state.table.waiters()), Some(1));
+    assert_eq!(world.with(|state| state.table.waiters()), Some(1));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn with_kept_leases(names: &[&str], is_cluster: bool, elsewhere: &[&'static str]
 }
 
 fn held(world: &World) -> usize {
-    world.sim.with(|state| state.table.holds()).expect("nobody is within the engine")
+    world.with(|state| state.table.holds()).expect("nobody is within the engine")
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn keys_that_cannot_be_used_together_are_refused() {
         parts => format!("{parts:?}"),
     };
     assert!(!macquire(&mut world, "a b").starts_with("CROSSSLOT"), "the server has seen to it");
-    world.sim.inside.borrow_mut().sees_first_key_alone = true;
+    world.inside.borrow_mut().sees_first_key_alone = true;
     assert_eq!(macquire(&mut world, "a b"), CROSS_SLOT);
     assert_eq!(world.error("LOCK.MACQUIRE 3 {c}x {c}y a alice PX 1000"), CROSS_SLOT);
     assert!(macquire(&mut world, "{c}x {c}y").starts_with("[Integer("));
@@ -183,18 +183,18 @@ fn keys_that_cannot_be_used_together_are_refused() {
     {
         let number = token.to_string();
         let words = [number.as_bytes(), b"GET", key.as_bytes()];
-        world.sim.inside.borrow_mut().reply.clear();
-        let may_run = commands::exec(&world.sim, b"{c}x", &words).is_some();
+        world.inside.borrow_mut().reply.clear();
+        let may_run = commands::exec(&world, b"{c}x", &words).is_some();
         assert_eq!(may_run, refusal.is_none(), "{key}");
         let wanted: Vec<_> = refusal.map(|text| PartBuf::Error(text.to_owned())).into_iter().collect();
-        assert_eq!(world.sim.inside.borrow().reply, wanted, "{key}");
+        assert_eq!(world.inside.borrow().reply, wanted, "{key}");
     }
 }
 
 #[test]
 fn a_server_without_a_cluster_lets_any_keys_be_used_together() {
     let mut world = with_clients(1);
-    world.sim.inside.borrow_mut().sees_first_key_alone = true;
+    world.inside.borrow_mut().sees_first_key_alone = true;
     assert!(matches!(world.told("LOCK.MACQUIRE 2 a b alice PX 1000")[..], [PartBuf::Integer(_), ..]));
 }
 
@@ -204,7 +204,7 @@ fn a_lock_that_left_with_its_slot_is_not_broken() {
     world.number("LOCK.ACQUIRE a alice PX 30000");
     world.number("LOCK.ACQUIRE b alice PX 30000");
     leave(&world, &["a"]);
-    let gone = world.sim.take(&crate::sim::server::world::at(0, "a"));
+    let gone = world.take(&crate::sim::server::world::at(0, "a"));
     assert!(gone.is_some());
     assert!(world.rests());
     assert!(world.logged().is_empty());
@@ -212,12 +212,12 @@ fn a_lock_that_left_with_its_slot_is_not_broken() {
     assert!(world.rests());
     assert_eq!(world.logged().len(), 1);
     // The same if the server delivers no events.
-    world.sim.inside.borrow_mut().is_unheard = true;
-    crate::engine::first_use::look_for_listeners(&world.sim);
+    world.inside.borrow_mut().is_unheard = true;
+    crate::engine::first_use::look_for_listeners(&world);
     leave(&world, &[]);
     world.number("LOCK.ACQUIRE a alice PX 30000");
     leave(&world, &["a"]);
-    world.sim.take(&crate::sim::server::world::at(0, "a"));
+    world.take(&crate::sim::server::world::at(0, "a"));
     assert!(world.rests());
     assert!(world.logged().is_empty());
 }

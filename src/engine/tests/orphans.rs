@@ -1,30 +1,22 @@
 //! Holds that connections keep alive, when the server stops deciding and when it decides again.
 
 use super::given::with_clients;
-use crate::engine::events;
-use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::sim::server::inside::PartBuf;
 use crate::sim::server::world::World;
 
 const HOLDS: usize = 40;
 
-fn takes_role(world: &World, is_replica: bool) {
-    let sim = &world.sim;
-    sim.flags.set(Flags { is_replica, ..sim.flags.get() });
-    if is_replica { events::demoted(sim) } else { events::promoted(sim) }
-}
-
 fn held(world: &World) -> usize {
-    world.sim.with(|state| state.table.holds()).expect("nobody is within the engine")
+    world.with(|state| state.table.holds()).expect("nobody is within the engine")
 }
 
 fn tasks(world: &World) -> usize {
-    world.sim.with(|state| state.table.tasks()).expect("nobody is within the engine")
+    world.with(|state| state.table.tasks()).expect("nobody is within the engine")
 }
 
 fn is_sorted(world: &World) -> bool {
-    world.sim.with(|state| !state.table.has_unbound()).expect("nobody is within the engine")
+    world.with(|state| !state.table.has_unbound()).expect("nobody is within the engine")
 }
 
 /// A replica that was the primary until now, and whose clients hold many locks by this option.
@@ -34,7 +26,7 @@ fn demoted(option: &str) -> World {
         world.number(&format!("LOCK.ACQUIRE k{number} alice PX 1000 {option}"));
     }
     assert!(world.rests());
-    takes_role(&world, true);
+    world.takes_role(true);
     world
 }
 
@@ -42,18 +34,18 @@ fn demoted(option: &str) -> World {
 fn half_promoted() -> World {
     let mut world = demoted("KEEPALIVE");
     assert!(world.rests());
-    takes_role(&world, false);
-    world.sim.us_per_look.set(300);
+    world.takes_role(false);
+    world.us_per_look.set(300);
     world.turn();
     world.turn();
-    world.sim.us_per_look.set(0);
+    world.us_per_look.set(0);
     assert!(records(&world) > 0 && records(&world) < HOLDS, "{} records", records(&world));
     world
 }
 
 /// The number of holds whose leases run according to the stream.
 fn records(world: &World) -> usize {
-    let inside = world.sim.inside.borrow();
+    let inside = world.inside.borrow();
     let runs = |words: &[Vec<u8>]| words.iter().any(|word| word == b"RUNS");
     inside.stream.iter().filter(|told| runs(&told.words)).count()
 }
@@ -63,7 +55,7 @@ fn a_server_that_is_demoted_forgets_its_connections_some_in_a_turn() {
     // G16
     for option in ["EPHEMERAL 60000", "KEEPALIVE"] {
         let mut world = demoted(option);
-        world.sim.us_per_look.set(300);
+        world.us_per_look.set(300);
         let mut turns = 0;
         while !is_sorted(&world) {
             world.turn();
@@ -71,10 +63,10 @@ fn a_server_that_is_demoted_forgets_its_connections_some_in_a_turn() {
             assert!(turns < 40, "{option}");
         }
         assert!(turns > 2, "{option}: {turns} turns");
-        world.sim.us_per_look.set(0);
+        world.us_per_look.set(0);
         assert!(world.rests());
         // Nothing that its clients do concerns them any more.
-        world.close(1);
+        world.disconnect(1);
         world.passes(5_000);
         assert!(world.rests());
         assert_eq!((held(&world), records(&world)), (HOLDS, 0));
@@ -86,8 +78,8 @@ fn a_server_that_is_promoted_lets_kept_leases_run_some_in_a_turn() {
     // G16
     let mut world = demoted("KEEPALIVE");
     assert!(world.rests());
-    takes_role(&world, false);
-    world.sim.us_per_look.set(300);
+    world.takes_role(false);
+    world.us_per_look.set(300);
     let (mut before, mut turns) = (0, 0);
     while before < HOLDS {
         world.turn();
@@ -97,7 +89,7 @@ fn a_server_that_is_promoted_lets_kept_leases_run_some_in_a_turn() {
         (before, turns) = (now, turns + 1);
         assert!(turns < 40);
     }
-    world.sim.us_per_look.set(0);
+    world.us_per_look.set(0);
     assert!(world.rests());
     assert_eq!((records(&world), held(&world)), (HOLDS, HOLDS), "each is told once");
     // It runs since the promotion, to the millisecond in which that was.
@@ -132,7 +124,7 @@ fn what_its_owner_asks_for_meanwhile_is_not_cut() {
     world.number(&format!("LOCK.ACQUIRE k{again} alice PX 3000"));
     world.number(&format!("LOCK.ACQUIRE k{shared} alice PX 3000 SHARED"));
     assert!(world.rests());
-    world.close(1);
+    world.disconnect(1);
     world.passes(2_990);
     assert!(world.rests());
     assert_eq!(held(&world), 3);
@@ -145,10 +137,10 @@ fn what_its_owner_asks_for_meanwhile_is_not_cut() {
 fn a_promotion_that_is_taken_back_half_way_leaves_every_lease_as_it_was() {
     let mut world = half_promoted();
     let bound = world.number(&format!("LOCK.ACQUIRE k{} alice PX 1000 KEEPALIVE", HOLDS - 1));
-    takes_role(&world, true);
+    world.takes_role(true);
     world.passes(600);
     assert!(world.rests());
-    takes_role(&world, false);
+    world.takes_role(false);
     assert!(world.rests());
     // Leases of the first promotion run since then, and the one that a connection kept alive since the second.
     world.passes(400);
@@ -179,10 +171,10 @@ fn a_file_that_is_written_half_way_has_leases_that_run() {
 fn a_command_after_a_pause_replicates_running_leases_at_once() {
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 1000 SHARED KEEPALIVE");
-    world.sim.is_paused.set(true);
+    world.is_paused.set(true);
     world.reload().expect("what was saved is loaded");
     assert!(world.rests());
-    world.sim.is_paused.set(false);
+    world.is_paused.set(false);
     assert_eq!(records(&world), 0);
     world.number("LOCK.ACQUIRE other bob PX 1000");
     assert!(world.rests());

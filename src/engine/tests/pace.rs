@@ -3,7 +3,6 @@
 use super::given::with_clients;
 use crate::command::error::DEMOTED;
 use crate::engine::clients::REPLIES_PER_TURN;
-use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::{events, outbox, pump, work};
 use crate::lock::effect::Event;
@@ -11,11 +10,11 @@ use crate::sim::server::inside::{PartBuf, Published};
 use crate::sim::server::world::{World, at};
 
 fn held(world: &World) -> usize {
-    world.sim.with(|state| state.table.holds()).expect("nobody is within the engine")
+    world.with(|state| state.table.holds()).expect("nobody is within the engine")
 }
 
 fn waiters(world: &World) -> usize {
-    world.sim.with(|state| state.table.waiters()).expect("nobody is within the engine")
+    world.with(|state| state.table.waiters()).expect("nobody is within the engine")
 }
 
 /// Many leases end together.
@@ -32,8 +31,8 @@ fn with_leases(count: usize, clients: u64) -> World {
 fn a_long_run_of_the_pump_yields_to_the_event_loop_and_comes_back() {
     let mut world = with_leases(40, 1);
     world.passes(1_005);
-    world.sim.us_per_look.set(300);
-    events::woken(&world.sim);
+    world.us_per_look.set(300);
+    events::woken(&world);
     let (mut before, mut turns) = (40, 0);
     while before > 0 {
         world.turn();
@@ -42,22 +41,22 @@ fn a_long_run_of_the_pump_yields_to_the_event_loop_and_comes_back() {
         (before, turns) = (left, turns + 1);
         assert!(turns < 200);
     }
-    world.sim.us_per_look.set(0);
+    world.us_per_look.set(0);
     assert!(world.rests());
 }
 
 #[test]
 fn a_server_with_nothing_to_do_is_not_woken() {
     let world = with_clients(1);
-    pump::run(&world.sim);
-    assert_eq!(world.sim.with(|state| state.wake.alarm.at), Some(None));
+    pump::run(&world);
+    assert_eq!(world.with(|state| state.wake.alarm.at), Some(None));
 }
 
 #[test]
 fn a_run_does_all_that_there_is_time_for() {
     let mut world = with_leases(40, 1);
     world.passes(1_005);
-    events::woken(&world.sim);
+    events::woken(&world);
     world.turn();
     assert_eq!(held(&world), 0);
 }
@@ -68,8 +67,8 @@ fn waiters_time_out_before_a_backlog_of_expired_leases() {
     world.number("LOCK.ACQUIRE k alice PX 30000");
     world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 1001");
     world.passes(1_001);
-    world.sim.us_per_look.set(300);
-    events::woken(&world.sim);
+    world.us_per_look.set(300);
+    events::woken(&world);
     world.turn();
     assert!(held(&world) > 20 && waiters(&world) == 1, "the leases came first");
     world.turn();
@@ -87,9 +86,9 @@ fn a_turn_ends_a_limited_number_of_waits_while_writes_pause() {
         world.waits(client, &format!("LOCK.ACQUIRE k o{client} PX 30000 BLOCK 5"));
     }
     assert!(world.rests());
-    world.sim.is_paused.set(true);
+    world.is_paused.set(true);
     world.passes(5);
-    pump::run(&world.sim);
+    pump::run(&world);
     assert_eq!(waiters(&world), 2 * REPLIES_PER_TURN);
     assert!(world.rests());
     assert_eq!((waiters(&world), world.answers.len()), (0, 3 * REPLIES_PER_TURN));
@@ -105,7 +104,7 @@ fn a_turn_of_a_primary_ends_a_limited_number_of_waits() {
     }
     assert!(world.rests());
     world.passes(5);
-    pump::run(&world.sim);
+    pump::run(&world);
     assert_eq!(waiters(&world), 2 * REPLIES_PER_TURN);
     assert!(world.rests());
     assert_eq!((waiters(&world), world.answers.len()), (0, 3 * REPLIES_PER_TURN));
@@ -119,11 +118,11 @@ fn many_come_in_or_are_refused_during_several_turns() {
         for client in 2..302 {
             world.waits(client, &format!("LOCK.ACQUIRE k o{client} PX 30000 BLOCK 0{how}"));
             if !may_take {
-                world.sim.inside.borrow_mut().forbidden.insert(client);
+                world.inside.borrow_mut().forbidden.insert(client);
             }
         }
         assert!(world.rests());
-        world.sim.us_per_look.set(300);
+        world.us_per_look.set(300);
         world.number("LOCK.RELEASE k alice");
         let (mut before, mut turns) = (waiters(&world), 0);
         assert_eq!(before, 236);
@@ -134,7 +133,7 @@ fn many_come_in_or_are_refused_during_several_turns() {
             (before, turns) = (left, turns + 1);
         }
         assert!(turns > 1, "all in one turn");
-        world.sim.us_per_look.set(0);
+        world.us_per_look.set(0);
         assert!(world.rests());
         assert_eq!((held(&world), world.answers.len()), (if may_take { 300 } else { 0 }, 300));
     }
@@ -146,7 +145,7 @@ fn a_lock_freed_by_another_thread_lets_its_waiters_in() {
     world.number("LOCK.ACQUIRE k alice PX 30000");
     let handle = world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
     assert!(world.rests());
-    let gone = world.sim.inside.borrow_mut().keys.remove(&at(0, "k"));
+    let gone = world.inside.borrow_mut().keys.remove(&at(0, "k"));
     world.leave_to_thread(gone.into_iter().map(|entry| entry.value));
     world.free_late();
     world.cron();
@@ -165,12 +164,12 @@ fn an_undelivered_grant_is_revoked_before_leases_end() {
     world.passes(999);
     assert!(world.rests());
     world.number("LOCK.RELEASE k alice");
-    world.sim.inside.borrow_mut().connected.remove(&2);
+    world.inside.borrow_mut().connected.remove(&2);
     world.send_answers();
     world.passes(6);
-    let before = world.sim.inside.borrow().published.len();
-    pump::run(&world.sim);
-    let published = world.sim.inside.borrow().published[before..].to_vec();
+    let before = world.inside.borrow().published.len();
+    pump::run(&world);
+    let published = world.inside.borrow().published[before..].to_vec();
     let expected =
         [Published::Lock(at(0, "k"), Event::Released), Published::Lock(at(0, "lease"), Event::Expired)];
     assert_eq!(published, expected);
@@ -181,15 +180,15 @@ fn events_are_published_until_the_turn_has_taken_long() {
     let flushed = || {
         let mut world = with_leases(7, 1);
         world.told("FLUSHALL SYNC");
-        let before = world.sim.inside.borrow().published.len();
+        let before = world.inside.borrow().published.len();
         (world, before)
     };
     let (world, before) = flushed();
-    assert!(outbox::publish_some(&world.sim, || false), "there was time for all");
-    assert!(world.sim.inside.borrow().published.len() >= before + 7);
+    assert!(outbox::publish_some(&world, || false), "there was time for all");
+    assert!(world.inside.borrow().published.len() >= before + 7);
     let (world, before) = flushed();
-    assert!(!outbox::publish_some(&world.sim, || true), "there is more");
-    let published = world.sim.inside.borrow().published.len();
+    assert!(!outbox::publish_some(&world, || true), "there is more");
+    let published = world.inside.borrow().published.len();
     assert!(published <= before + 2, "{published}, {before} before");
 }
 
@@ -197,15 +196,15 @@ fn events_are_published_until_the_turn_has_taken_long() {
 fn a_run_that_does_not_begin_is_asked_for_again() {
     let mut world = with_clients(1);
     assert!(world.rests());
-    let is_due = |world: &World| std::mem::take(&mut world.sim.inside.borrow_mut().pump_is_due);
-    work::request(&world.sim);
+    let is_due = |world: &World| std::mem::take(&mut world.inside.borrow_mut().pump_is_due);
+    work::request(&world);
     assert!(is_due(&world), "and it is lost");
     world.passes(19);
-    work::request(&world.sim);
+    work::request(&world);
     world.cron();
-    assert!(!is_due(&world) && !work::is_late(&world.sim), "it may still begin");
+    assert!(!is_due(&world) && !work::is_late(&world), "it may still begin");
     world.passes(1);
-    assert!(work::is_late(&world.sim));
+    assert!(work::is_late(&world));
     world.cron();
     assert!(is_due(&world));
 }
@@ -221,12 +220,6 @@ fn with_waiters(count: u64) -> (World, Vec<u64>) {
     (world, handles)
 }
 
-fn takes_role(world: &World, is_replica: bool) {
-    let sim = &world.sim;
-    sim.flags.set(Flags { is_replica, ..sim.flags.get() });
-    if is_replica { events::demoted(sim) } else { events::promoted(sim) }
-}
-
 /// The handles of the clients that were notified so far that the server was demoted, in that order. No client received
 /// anything else.
 fn sent_away(world: &World) -> Vec<u64> {
@@ -239,7 +232,7 @@ fn sent_away(world: &World) -> Vec<u64> {
 fn those_who_wait_at_a_server_that_is_demoted_are_sent_away_a_few_in_a_turn() {
     // G7, G16
     let (mut world, handles) = with_waiters(9);
-    takes_role(&world, true);
+    world.takes_role(true);
     assert_eq!(waiters(&world), 0, "nobody is in a queue");
     let (mut told, mut turns) = (0, 0);
     while told < handles.len() {
@@ -257,11 +250,11 @@ fn those_who_wait_at_a_server_that_is_demoted_are_sent_away_a_few_in_a_turn() {
 #[test]
 fn a_turn_of_those_who_are_sent_away_ends_when_it_has_taken_long() {
     let (mut world, handles) = with_waiters(4);
-    world.sim.us_per_look.set(3_000);
-    takes_role(&world, true);
+    world.us_per_look.set(3_000);
+    world.takes_role(true);
     world.send_answers();
     assert_eq!(sent_away(&world), handles[..1]);
-    world.sim.us_per_look.set(0);
+    world.us_per_look.set(0);
     assert!(world.rests());
     assert_eq!(sent_away(&world), handles);
 }
@@ -271,46 +264,42 @@ fn nothing_that_happens_meanwhile_finds_those_who_are_sent_away() {
     // G6, G7
     for is_promoted in [false, true] {
         let (mut world, mut handles) = with_waiters(9);
-        let records = world.sim.inside.borrow().offset;
-        takes_role(&world, true);
+        let records = world.inside.borrow().offset;
+        world.takes_role(true);
         // The data set is replaced, their waiting time has passed, and the leases have expired.
         world.told("FLUSHALL SYNC");
         world.passes(30_001);
         // One closes its connection, one is unblocked as if its time were over.
-        world.close(9);
-        world.unblock(8);
+        world.disconnect(9);
+        world.client_unblock(8);
         assert_eq!(world.answers.pop(), Some((handles[6], vec![PartBuf::Null])));
         handles.drain(6..8);
         if is_promoted {
-            takes_role(&world, false);
-            world.sim.client.set(None);
+            world.takes_role(false);
+            world.client.set(None);
             // An owner that asks again gets a free lock, no matter who waited before.
             world.number("LOCK.ACQUIRE k o10 PX 30000");
         }
-        let granted = world.sim.with(|state| state.table.holds());
+        let granted = world.with(|state| state.table.holds());
         assert!(world.rests());
         assert_eq!(sent_away(&world), handles, "{is_promoted}");
-        assert_eq!(world.sim.with(|state| state.table.holds()), granted);
-        assert_eq!(
-            world.sim.inside.borrow().offset,
-            records + 1 + u64::from(is_promoted),
-            "the flush, and it"
-        );
-        assert_eq!(world.sim.with(|state| state.clients.blocked()), Some(0));
+        assert_eq!(world.with(|state| state.table.holds()), granted);
+        assert_eq!(world.inside.borrow().offset, records + 1 + u64::from(is_promoted), "the flush, and it");
+        assert_eq!(world.with(|state| state.clients.blocked()), Some(0));
     }
 }
 
 #[test]
 fn a_new_waiter_is_served_while_waiters_of_two_earlier_terms_are_rejected() {
     let (mut world, mut first) = with_waiters(5);
-    takes_role(&world, true);
-    takes_role(&world, false);
+    world.takes_role(true);
+    world.takes_role(false);
     (20..31).for_each(|client| world.connect(client));
     let mut waits = |client: u64| world.waits(client, &format!("LOCK.ACQUIRE k n{client} PX 30000 BLOCK 0"));
     // Their numbers are none of those who are left.
     let second: Vec<u64> = [20, 21, 22, 23, 24].map(&mut waits).into();
-    takes_role(&world, true);
-    takes_role(&world, false);
+    world.takes_role(true);
+    world.takes_role(false);
     let third = world.waits(30, "LOCK.ACQUIRE k new PX 30000 BLOCK 0");
     world.number("LOCK.RELEASE k alice");
     assert!(world.rests());

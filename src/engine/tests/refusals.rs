@@ -37,10 +37,10 @@ fn the_log_of_a_server_says_at_load_that_locks_might_be_evicted() {
         [(false, false, 0), (false, true, 0), (true, true, 0), (true, false, 1)]
     {
         let world = World::started();
-        world.sim.shared().may_evict.set(evicts);
+        world.shared().may_evict.set(evicts);
         world.switches("allow-eviction", is_allowed);
         world.logged();
-        first_use::warn_of_eviction(&world.sim);
+        first_use::warn_of_eviction(&world);
         assert_eq!(world.logged().len(), lines, "{evicts} {is_allowed}");
     }
 }
@@ -49,9 +49,9 @@ fn the_log_of_a_server_says_at_load_that_locks_might_be_evicted() {
 fn no_lock_is_granted_where_it_might_be_evicted() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE old alice PX 30000");
-    world.sim.inside.borrow_mut().evicts = true;
+    world.inside.borrow_mut().evicts = true;
     world.number("LOCK.ACQUIRE k alice PX 30000");
-    first_use::look_around(&world.sim);
+    first_use::look_around(&world);
     world.logged();
     for _ in 0..2 {
         assert_eq!(world.error("LOCK.ACQUIRE l alice PX 30000"), MAY_EVICT);
@@ -61,11 +61,11 @@ fn no_lock_is_granted_where_it_might_be_evicted() {
     world.switches("allow-eviction", true);
     world.number("LOCK.ACQUIRE l alice PX 30000");
     world.switches("allow-eviction", false);
-    first_use::look_at_eviction(&world.sim);
+    first_use::look_at_eviction(&world);
     world.error("LOCK.ACQUIRE m alice PX 30000");
     assert_eq!(world.logged(), [MAY_EVICT], "once for each configuration");
-    world.sim.inside.borrow_mut().evicts = false;
-    first_use::look_at_eviction(&world.sim);
+    world.inside.borrow_mut().evicts = false;
+    first_use::look_at_eviction(&world);
     world.number("LOCK.ACQUIRE m alice PX 30000");
     assert!(world.logged().is_empty());
 }
@@ -78,8 +78,8 @@ fn who_waits_is_refused_too_where_locks_might_be_evicted_now() {
         world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0"),
         world.waits(3, "LOCK.MACQUIRE 2 k l carol PX 30000 BLOCK 0"),
     );
-    world.sim.inside.borrow_mut().evicts = true;
-    first_use::look_at_eviction(&world.sim);
+    world.inside.borrow_mut().evicts = true;
+    first_use::look_at_eviction(&world);
     assert_eq!(world.logged(), [MAY_EVICT]);
     assert!(world.rests() && world.answers.is_empty(), "they may wait until the policy is another one");
     assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
@@ -115,8 +115,8 @@ fn what_can_never_be_confirmed_is_refused() {
     assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
     world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     assert_eq!(world.told_as(is_in_a_step, words("LOCK.RENEW k alice PX 30000")), refused(CANNOT_WAIT));
-    world.sim.inside.borrow_mut().replicas.clear();
-    crate::engine::confirm::replica_changed(&world.sim);
+    world.inside.borrow_mut().replicas.clear();
+    crate::engine::confirm::replica_changed(&world);
     assert_eq!(world.send(2, 0, "LOCK.RENEW k alice PX 30000"), Said::Now(refused(CANNOT_CONFIRM)));
     assert_eq!(world.send(2, 0, "LOCK.ACQUIRE other bob PX 30000"), Said::Now(refused(CANNOT_CONFIRM)));
 }
@@ -164,7 +164,7 @@ fn a_hold_is_bound_to_a_connection_of_a_client_only() {
     world.passes(10);
     assert!(world.rests());
     assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(1)], "its connection is open");
-    world.close(1);
+    world.disconnect(1);
     assert!(world.rests());
     assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
 }
@@ -174,7 +174,7 @@ fn a_hold_that_was_not_bound_is_bound_when_its_owner_asks_again() {
     let mut world = with_clients(1);
     let token = world.number("LOCK.ACQUIRE k alice PX 30000");
     assert_eq!(world.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0"), token);
-    world.close(1);
+    world.disconnect(1);
     assert!(world.rests());
     assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
 }
@@ -188,7 +188,7 @@ fn no_request_waits_if_its_client_cannot_be_blocked() {
         world.told_as(WITHIN_A_SCRIPT, words("LOCK.MACQUIRE 1 k bob PX 30000 BLOCK 0")),
         [PartBuf::Null]
     );
-    assert_eq!(world.sim.with(|state| state.table.waiters()), Some(0));
+    assert_eq!(world.with(|state| state.table.waiters()), Some(0));
 }
 
 #[test]
@@ -196,8 +196,8 @@ fn a_replica_grants_and_ends_nothing() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
     let replica = Flags { is_replica: true, ..Flags::default() };
-    world.sim.flags.set(replica);
-    crate::engine::events::demoted(&world.sim);
+    world.flags.set(replica);
+    crate::engine::events::demoted(&world);
     for text in [
         "LOCK.ACQUIRE l alice PX 30000",
         "LOCK.MACQUIRE 2 l m alice PX 30000",
@@ -241,11 +241,11 @@ fn no_request_is_granted_while_writes_are_refused() {
     let mut world = with_clients(2);
     world.number("LOCK.ACQUIRE k alice PX 1000");
     world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
-    world.sim.refuses_writes.set(true);
+    world.refuses_writes.set(true);
     world.passes(1_001);
     assert!(world.rests());
     assert!(world.answers.is_empty());
-    world.sim.refuses_writes.set(false);
+    world.refuses_writes.set(false);
     world.passes(50);
     assert!(world.rests());
     assert_eq!(world.answers.len(), 1);
@@ -258,23 +258,23 @@ fn no_request_is_granted_while_nothing_can_be_confirmed() {
     world.sets("quarantine", 1);
     let holder = world.waits(1, "LOCK.ACQUIRE k alice PX 1");
     assert!(world.rests());
-    let (offset, name) = (world.sim.inside.borrow().offset, "replica:1");
-    world.sim.inside.borrow_mut().replicas.insert(1, (name, offset));
+    let (offset, name) = (world.inside.borrow().offset, "replica:1");
+    world.inside.borrow_mut().replicas.insert(1, (name, offset));
     assert!(world.rests());
     assert_eq!(world.answers[0].0, holder);
     world.waits(2, "LOCK.ACQUIRE k bob PX 1 BLOCK 0");
-    world.sim.inside.borrow_mut().replicas.clear();
-    crate::engine::confirm::replica_changed(&world.sim);
+    world.inside.borrow_mut().replicas.clear();
+    crate::engine::confirm::replica_changed(&world);
     world.passes(10);
     assert!(world.rests(), "the event loop goes round and round");
     assert_eq!(world.answers.len(), 1, "{:?}", world.answers);
-    assert_eq!(world.sim.with(|state| state.table.waiters()), Some(1));
+    assert_eq!(world.with(|state| state.table.waiters()), Some(1));
 }
 
 #[test]
 fn a_grant_that_cannot_be_confirmed_fails_at_once() {
     let mut world = with_clients(1);
-    world.sim.shared().holds_back.set(true);
+    world.shared().holds_back.set(true);
     let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     assert!(world.rests());
     let [(answered, parts)] = &world.answers[..] else { panic!("{:?}", world.answers) };
@@ -285,12 +285,12 @@ fn a_grant_that_cannot_be_confirmed_fails_at_once() {
 #[test]
 fn replicas_are_asked_once_for_each_grant_and_not_while_nothing_is_written() {
     let mut world = that_confirms();
-    let asked = |world: &World| world.sim.inside.borrow().asked;
-    world.sim.is_paused.set(true);
+    let asked = |world: &World| world.inside.borrow().asked;
+    world.is_paused.set(true);
     world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     world.turn();
     assert_eq!(asked(&world), 0);
-    world.sim.is_paused.set(false);
+    world.is_paused.set(false);
     world.turn();
     world.turn();
     world.turn();
@@ -302,7 +302,7 @@ fn a_wait_for_a_replica_that_leaves_fails_at_once() {
     let mut world = that_confirms();
     let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     world.turn();
-    world.sim.inside.borrow_mut().replicas.clear();
+    world.inside.borrow_mut().replicas.clear();
     assert!(world.rests());
     assert_eq!(world.answers, [(handle, refused(GRANT_UNCONFIRMED))]);
     assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
@@ -313,12 +313,12 @@ fn a_renewal_that_a_replica_leaves_unconfirmed_fails_at_once() {
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     assert!(world.rests());
-    let offset = world.sim.inside.borrow().offset;
-    world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
+    let offset = world.inside.borrow().offset;
+    world.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
     assert!(world.rests());
     let handle = world.waits(1, "LOCK.RENEW k alice PX 40000");
     world.turn();
-    world.sim.inside.borrow_mut().replicas.clear();
+    world.inside.borrow_mut().replicas.clear();
     assert!(world.rests());
     assert_eq!(world.answers[1..], [(handle, refused(RENEWAL_UNCONFIRMED))]);
     assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(1)]);

@@ -17,15 +17,15 @@ fn granted() -> (World, u64, String) {
 /// Its slot leaves, with the lock. Returns the commands for another node.
 fn leaves(world: &mut World) -> String {
     let payload = world.dump(&at(0, "k")).expect("it is there");
-    world.sim.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
-    assert!(world.sim.take(&at(0, "k")).is_some());
+    world.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
+    assert!(world.take(&at(0, "k")).is_some());
     assert!(world.rests());
     payload
 }
 
 /// It comes back: a key at a time, or as the stream of a slot brings it.
 fn comes_back(world: &mut World, payload: &str, token: &str, is_streamed: bool) {
-    world.sim.inside.borrow_mut().slots = Vec::new();
+    world.inside.borrow_mut().slots = Vec::new();
     if is_streamed {
         world.apply(&Told { db: 0, words: words(&format!("LOCK.APPLY k HOLD {token} 60000 alice")) });
     } else {
@@ -49,7 +49,7 @@ fn an_unconfirmed_grant_is_not_revoked_when_its_lock_has_come_back() {
         assert!(is_refused(&world, grant));
         passes(&mut world, 5_000);
         assert!(holds(&world), "{is_streamed}");
-        assert_eq!(world.sim.state().table.undelivered(), 0);
+        assert_eq!(world.state().table.undelivered(), 0);
     }
 }
 
@@ -57,14 +57,14 @@ fn an_unconfirmed_grant_is_not_revoked_when_its_lock_has_come_back() {
 fn what_could_not_be_revoked_in_time_is_not_revoked_when_its_lock_has_come_back() {
     for is_streamed in [false, true] {
         let (mut world, _, token) = granted();
-        world.sim.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
+        world.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
         passes(&mut world, 1_001);
-        assert!(world.sim.state().table.has_put_off(), "its key is still here");
+        assert!(world.state().table.has_put_off(), "its key is still here");
         let payload = leaves(&mut world);
         comes_back(&mut world, &payload, &token, is_streamed);
         passes(&mut world, 5_000);
         assert!(holds(&world), "{is_streamed}");
-        assert_eq!(world.sim.state().table.undelivered(), 0);
+        assert_eq!(world.state().table.undelivered(), 0);
     }
 }
 
@@ -72,19 +72,19 @@ fn what_could_not_be_revoked_in_time_is_not_revoked_when_its_lock_has_come_back(
 fn nothing_is_kept_of_a_hold_whose_lock_came_back_before_the_old_one_was_freed() {
     for is_streamed in [false, true] {
         let (mut world, _, token) = granted();
-        world.sim.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
+        world.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
         passes(&mut world, 1_001);
-        assert!(world.sim.state().table.has_put_off(), "its key is still here");
+        assert!(world.state().table.has_put_off(), "its key is still here");
         let payload = world.dump(&at(0, "k")).expect("it is there");
-        let old = world.sim.inside.borrow_mut().keys.remove(&at(0, "k")).expect("it is there");
+        let old = world.inside.borrow_mut().keys.remove(&at(0, "k")).expect("it is there");
         let Value::Lock(lock) = old.value else { panic!("{:?}", old.value) };
-        values::unlinked(&world.sim, lock);
+        values::unlinked(&world, lock);
         world.leave_to_thread(std::iter::once(old.value));
         comes_back(&mut world, &payload, &token, is_streamed);
         passes(&mut world, 5_000);
         world.free_late();
         passes(&mut world, 1);
         assert!(holds(&world), "{is_streamed}");
-        assert_eq!(world.sim.state().table.undelivered(), 0, "{is_streamed}");
+        assert_eq!(world.state().table.undelivered(), 0, "{is_streamed}");
     }
 }

@@ -3,9 +3,9 @@
 use super::given::with_clients;
 use crate::command::error::{COUNTED_UNCONFIRMED, DEMOTED, GRANT_UNCONFIRMED, RAISED_UNCONFIRMED};
 use crate::engine::clients::Stage;
+use crate::engine::confirm;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
-use crate::engine::{confirm, events};
 use crate::lock::types::Mode;
 #[cfg(feature = "sabotage")]
 use crate::sabotage::{Rule, without};
@@ -21,8 +21,8 @@ pub(super) fn that_confirms() -> World {
 
 /// The replica has everything that was carried out so far, and says so.
 pub(super) fn acknowledges(world: &mut World) {
-    let offset = world.sim.inside.borrow().offset;
-    world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
+    let offset = world.inside.borrow().offset;
+    world.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
     assert!(world.rests());
 }
 
@@ -64,7 +64,7 @@ pub(super) fn is_granted(world: &World, handle: u64) -> bool {
 /// A grant was not confirmed, and cannot be revoked, because the server accepts no writes.
 pub(super) fn cannot_revoke(world: &mut World) {
     let grant = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
-    world.sim.refuses_writes.set(true);
+    world.refuses_writes.set(true);
     passes(world, 1_001);
     assert!(is_told(world, grant, GRANT_UNCONFIRMED));
     world.answers.clear();
@@ -79,7 +79,7 @@ fn what_was_to_be_revoked_is_though_nothing_has_to_be_confirmed_any_more() {
     world.confirms_no_more();
     passes(&mut world, 1_001);
     assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "nothing is written yet");
-    world.sim.refuses_writes.set(false);
+    world.refuses_writes.set(false);
     passes(&mut world, 101);
     assert_eq!(held(&world), NOBODY);
     // From here on each reply comes with its request.
@@ -89,13 +89,13 @@ fn what_was_to_be_revoked_is_though_nothing_has_to_be_confirmed_any_more() {
 
 /// The cluster is down, or up again.
 fn is_down(world: &World, is_down: bool) {
-    world.sim.inside.borrow_mut().is_cluster_down = is_down;
+    world.inside.borrow_mut().is_cluster_down = is_down;
 }
 
 /// This client closes while the cluster is down. The owner's grant stays as long as that.
 fn goes_when_the_cluster_is_up(world: &mut World, client: u64, owner: &str) {
     is_down(world, true);
-    world.close(client);
+    world.disconnect(client);
     assert!(world.rests());
     assert_eq!(held(world), by(Mode::Exclusive, owner, 1));
     is_down(world, false);
@@ -146,11 +146,11 @@ fn an_owner_that_asks_again_when_the_cluster_is_up_keeps_what_was_to_be_revoked(
 fn pending_revocations_of_a_lock_that_left_with_its_slot_are_forgotten_when_it_is_removed() {
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 60000");
-    world.sim.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
+    world.inside.borrow_mut().slots = vec![("k", Slot::Elsewhere)];
     passes(&mut world, 1_001);
-    let undelivered = |world: &World| world.sim.state().table.undelivered();
+    let undelivered = |world: &World| world.state().table.undelivered();
     assert_eq!(undelivered(&world), 1, "its key is still here");
-    assert!(world.sim.take(&at(0, "k")).is_some());
+    assert!(world.take(&at(0, "k")).is_some());
     passes(&mut world, 1_001);
     assert_eq!(undelivered(&world), 0);
     assert!(world.is_idle());
@@ -173,11 +173,11 @@ fn readers_receive_a_running_lease_though_the_cluster_was_down_when_its_connecti
     world.number("LOCK.ACQUIRE k alice PX 60000 KEEPALIVE");
     assert!(world.rests());
     let is_told = |world: &World| {
-        let inside = world.sim.inside.borrow();
+        let inside = world.inside.borrow();
         inside.stream.iter().any(|told| told.words.last().is_some_and(|word| word == b"RUNS"))
     };
     is_down(&world, true);
-    world.close(1);
+    world.disconnect(1);
     assert!(world.rests());
     assert!(!is_told(&world));
     is_down(&world, false);
@@ -193,7 +193,7 @@ fn an_owner_that_asks_again_before_that_receives_and_keeps_it() {
         let mut world = that_confirms();
         cannot_revoke(&mut world);
         world.confirms_no_more();
-        world.sim.refuses_writes.set(false);
+        world.refuses_writes.set(false);
         world.number(request);
         passes(&mut world, 101);
         assert_eq!(held(&world), by(Mode::Exclusive, "alice", 1), "{request}");
@@ -214,7 +214,7 @@ fn keeps_the_hold_of_a_later_request() -> bool {
     let mut world = that_confirms();
     world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     let again = world.waits(2, "LOCK.ACQUIRE k alice PX 30000");
-    world.close(1);
+    world.disconnect(1);
     assert!(world.rests());
     acknowledges(&mut world);
     is_granted(&world, again) && held(&world) == by(Mode::Exclusive, "alice", 1)
@@ -240,8 +240,8 @@ fn acquire_names_the_first_reason_in_the_documented_order() {
     let reader = world.waits(1, "LOCK.ACQUIRE k alice PX 30000 SHARED");
     acknowledges(&mut world);
     assert!(is_granted(&world, reader));
-    world.sim.inside.borrow_mut().replicas.clear();
-    confirm::replica_changed(&world.sim);
+    world.inside.borrow_mut().replicas.clear();
+    confirm::replica_changed(&world);
     assert!(world.rests());
     for options in ["", " BLOCK 0", " QUEUE 1000"] {
         for (request, code) in [
@@ -258,19 +258,19 @@ fn acquire_names_the_first_reason_in_the_documented_order() {
         }
     }
     assert_eq!(held(&world), by(Mode::Shared, "alice", 1));
-    assert_eq!(world.sim.with(|state| state.table.waiters()), Some(0));
+    assert_eq!(world.with(|state| state.table.waiters()), Some(0));
 }
 
 #[test]
 fn replicas_are_not_asked_while_slots_leave_as_a_whole() {
     let mut world = that_confirms();
-    crate::engine::events::slots_leave(&world.sim);
+    crate::engine::events::slots_leave(&world);
     let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     assert!(world.rests());
-    assert_eq!(world.sim.inside.borrow().asked, 0, "a question is nobody's key");
-    crate::engine::events::slots_have_left_or_stay(&world.sim);
+    assert_eq!(world.inside.borrow().asked, 0, "a question is nobody's key");
+    crate::engine::events::slots_have_left_or_stay(&world);
     assert!(world.rests());
-    assert_eq!(world.sim.inside.borrow().asked, 1);
+    assert_eq!(world.inside.borrow().asked, 1);
     acknowledges(&mut world);
     assert!(is_granted(&world, handle));
 }
@@ -284,24 +284,24 @@ fn readers_receive_a_cut_lease_though_nothing_can_be_confirmed() {
         acknowledges(&mut world);
         assert!(is_granted(&world, grant));
         world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
-        world.sim.inside.borrow_mut().replicas.clear();
-        confirm::replica_changed(&world.sim);
-        world.sim.refuses_writes.set(refuses_writes);
-        let before = world.sim.inside.borrow().stream.len();
-        world.close(1);
+        world.inside.borrow_mut().replicas.clear();
+        confirm::replica_changed(&world);
+        world.refuses_writes.set(refuses_writes);
+        let before = world.inside.borrow().stream.len();
+        world.disconnect(1);
         assert!(world.rests());
         let cut = |world: &World| {
-            let inside = world.sim.inside.borrow();
+            let inside = world.inside.borrow();
             let told = inside.stream[before..].iter().map(|told| told.words.clone());
             let told: Vec<_> = told.filter(|words| words.iter().any(|word| word == b"5000")).collect();
             told.len()
         };
         assert_eq!(cut(&world), usize::from(!refuses_writes));
-        world.sim.refuses_writes.set(false);
+        world.refuses_writes.set(false);
         passes(&mut world, 0);
         passes(&mut world, 60);
         assert_eq!(cut(&world), 1, "they are told once");
-        assert_eq!(world.sim.with(|state| state.table.tasks_without_grant()), Some(0));
+        assert_eq!(world.with(|state| state.table.tasks_without_grant()), Some(0));
         passes(&mut world, 5_000);
         assert_eq!(held(&world), NOBODY);
     }
@@ -316,9 +316,9 @@ fn a_rule_that_was_changed_refuses_no_request_and_warns_of_nothing() {
     world.sets("group-size", 0);
     let logged = world.logged();
     assert!(logged.iter().all(|line| !line.contains("not safe")), "{logged:?}");
-    world.sim.refuses_writes.set(false);
+    world.refuses_writes.set(false);
     // In MULTI, say.
-    let flags = Flags { denies_blocking: true, ..world.sim.flags.get() };
+    let flags = Flags { denies_blocking: true, ..world.flags.get() };
     for command in
         ["LOCK.ACQUIRE k alice PX 30000", "LOCK.RENEW k alice PX 30000", "LOCK.ACQUIRE l bob PX 30000"]
     {
@@ -342,17 +342,13 @@ fn with_pending(count: u64) -> (World, Vec<u64>) {
 
 /// The number of waits for replicas, and of holds.
 fn pending(world: &World) -> (usize, usize) {
-    world
-        .sim
-        .with(|state| (state.confirm.all.len(), state.table.holds()))
-        .expect("nobody is within the engine")
+    world.with(|state| (state.confirm.all.len(), state.table.holds())).expect("nobody is within the engine")
 }
 
 /// The number of these clients that wait for replicas, as far as they know.
 fn confirming(world: &World, handles: &[u64]) -> usize {
     let waits = |handle| {
-        world.sim.with(|state| matches!(state.clients.stage(handle), Some(Stage::Confirming(..))))
-            == Some(true)
+        world.with(|state| matches!(state.clients.stage(handle), Some(Stage::Confirming(..)))) == Some(true)
     };
     handles.iter().filter(|&&handle| waits(handle)).count()
 }
@@ -363,8 +359,8 @@ fn grants_that_fail_together_are_answered_some_in_a_turn() {
     for is_lost in [true, false] {
         let (mut world, handles) = with_pending(12);
         if is_lost {
-            world.sim.inside.borrow_mut().replicas.clear();
-            confirm::replica_changed(&world.sim);
+            world.inside.borrow_mut().replicas.clear();
+            confirm::replica_changed(&world);
         } else {
             world.passes(1_001);
         }
@@ -389,20 +385,15 @@ fn waits_for_replicas_of_a_demoted_server_are_answered_some_in_a_turn() {
     // G7, G16
     for is_promoted in [false, true] {
         let (mut world, mut handles) = with_pending(14);
-        let takes_role = |world: &World, is_replica| {
-            let sim = &world.sim;
-            sim.flags.set(Flags { is_replica, ..sim.flags.get() });
-            if is_replica { events::demoted(sim) } else { events::promoted(sim) }
-        };
-        takes_role(&world, true);
+        world.takes_role(true);
         assert!(confirming(&world, &handles) >= 11, "{} wait", confirming(&world, &handles));
         // One is unblocked, one closes its connection.
-        world.unblock(14);
+        world.client_unblock(14);
         assert_eq!(world.answers.pop(), Some((handles[13], vec![PartBuf::Error(DEMOTED.to_owned())])));
-        world.close(13);
+        world.disconnect(13);
         handles.truncate(12);
         if is_promoted {
-            takes_role(&world, false);
+            world.takes_role(false);
         }
         let mut before = confirming(&world, &handles);
         for _ in 0..9 {

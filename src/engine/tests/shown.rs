@@ -42,7 +42,7 @@ fn info_tells_what_has_happened_and_what_is() {
     let histogram = text(&world, "hold_ms_histogram");
     assert!(histogram.contains("le_inf=1,sum=7"), "{histogram}");
     assert_eq!(text(&world, "role"), "primary");
-    let names: Vec<&str> = fields(&world.sim).into_iter().map(|(name, _)| name).collect();
+    let names: Vec<&str> = fields(&world).into_iter().map(|(name, _)| name).collect();
     assert_eq!((names.len(), names[0], names[names.len() - 1]), (34, "role", "top_contended"));
 }
 
@@ -54,8 +54,8 @@ fn info_tells_what_confirms_and_how_often_it_did() {
     assert_eq!((text(&world, "confirm").as_str(), number(&world, "group_size")), ("all", 2));
     world.waits(1, "LOCK.ACQUIRE a alice PX 30000");
     assert_eq!(number(&world, "confirm_waits"), 1);
-    let offset = world.sim.inside.borrow().offset;
-    world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
+    let offset = world.inside.borrow().offset;
+    world.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
     assert!(world.rests());
     world.waits(1, "LOCK.ACQUIRE b alice PX 30000");
     world.passes(1_001);
@@ -68,10 +68,10 @@ fn info_tells_what_confirms_and_how_often_it_did() {
 fn a_replica_says_so_and_has_no_quarantine() {
     let world = World::started();
     world.sets("quarantine", 1_000);
-    events::promoted(&world.sim);
+    events::promoted(&world);
     assert_eq!(number(&world, "quarantine_left_ms"), 1_000);
-    world.sim.flags.set(Flags { is_replica: true, ..Flags::default() });
-    events::demoted(&world.sim);
+    world.flags.set(Flags { is_replica: true, ..Flags::default() });
+    events::demoted(&world);
     assert_eq!((text(&world, "role").as_str(), number(&world, "quarantine_left_ms")), ("replica", 0));
 }
 
@@ -102,7 +102,7 @@ fn locks_freed_by_another_thread_are_forgotten_bit_by_bit() {
     world.free_late();
     world.cron();
     assert!(world.rests());
-    assert!(!pump::has_dead(&world.sim));
+    assert!(!pump::has_dead(&world));
     assert_eq!(number(&world, "locks"), 0);
 }
 
@@ -153,11 +153,9 @@ fn a_replica_accepts_only_what_a_primary_may_send() {
 fn a_lock_takes_memory() {
     let mut world = with_clients(1);
     world.number("LOCK.ACQUIRE k alice PX 30000");
-    let lock = world.sim.inside.borrow().keys[&crate::sim::server::world::at(0, "k")]
-        .value
-        .lock()
-        .expect("it is one");
-    assert!(values::memory(&world.sim, lock) > 16);
+    let lock =
+        world.inside.borrow().keys[&crate::sim::server::world::at(0, "k")].value.lock().expect("it is one");
+    assert!(values::memory(&world, lock) > 16);
 }
 
 #[test]
@@ -167,9 +165,9 @@ fn locks_freed_by_another_thread_are_not_counted_and_the_pump_forgets_them() {
         world.number(&format!("LOCK.ACQUIRE {name} alice PX 30000"));
     }
     assert!(world.rests());
-    let gone = std::mem::take(&mut world.sim.inside.borrow_mut().keys);
+    let gone = std::mem::take(&mut world.inside.borrow_mut().keys);
     world.leave_to_thread(gone.into_values().map(|entry| entry.value));
     world.free_late();
-    assert_eq!((number(&world, "locks"), pump::has_dead(&world.sim)), (1, true), "nobody waits for it");
-    assert_eq!((number(&world, "locks"), pump::has_dead(&world.sim)), (0, false));
+    assert_eq!((number(&world, "locks"), pump::has_dead(&world)), (1, true), "nobody waits for it");
+    assert_eq!((number(&world, "locks"), pump::has_dead(&world)), (0, false));
 }

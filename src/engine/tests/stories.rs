@@ -50,12 +50,12 @@ fn a_grant_is_answered_when_the_replica_has_it() {
     let handle = later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
     assert!(world.rests());
     assert!(is_held(&world, "k") && world.answers.is_empty(), "nobody has acknowledged it");
-    let offset = world.sim.inside.borrow().offset;
-    world.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
+    let offset = world.inside.borrow().offset;
+    world.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
     assert!(world.rests());
     let [(answered, parts)] = &world.answers[..] else { panic!("{:?}", world.answers) };
     assert!(*answered == handle && matches!(parts[..], [PartBuf::Integer(_)]), "{parts:?}");
-    assert!(world.sim.inside.borrow().asked > 0, "the replica was asked");
+    assert!(world.inside.borrow().asked > 0, "the replica was asked");
 }
 
 #[test]
@@ -70,9 +70,9 @@ fn an_unconfirmed_grant_is_reported_and_revoked() {
     assert!(!is_held(&world, "k"));
     // Nor does one whose client has disconnected stay.
     later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
-    world.close(1);
+    world.disconnect(1);
     assert!(world.rests());
-    assert!(!is_held(&world, "k") && world.sim.inside.borrow().blocked.is_empty());
+    assert!(!is_held(&world, "k") && world.inside.borrow().blocked.is_empty());
 }
 
 /// While something cannot be revoked, and another grant waits for its replica.
@@ -97,8 +97,8 @@ fn rests_while_nothing_is_written(forbid: impl Fn(&World, bool)) {
 #[test]
 fn what_cannot_be_revoked_yet_does_not_keep_the_server_busy() {
     // G8
-    rests_while_nothing_is_written(|world, is_paused| world.sim.is_paused.set(is_paused));
-    rests_while_nothing_is_written(|world, refuses| world.sim.refuses_writes.set(refuses));
+    rests_while_nothing_is_written(|world, is_paused| world.is_paused.set(is_paused));
+    rests_while_nothing_is_written(|world, refuses| world.refuses_writes.set(refuses));
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn waits_for_replicas_end_when_the_primary_is_demoted() {
     let waiting = later(world.send(2, 0, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0"));
     assert!(world.rests());
     let flags = crate::engine::flags::Flags { is_replica: true, ..Default::default() };
-    world.sim.flags.set(flags);
-    events::demoted(&world.sim);
+    world.flags.set(flags);
+    events::demoted(&world);
     assert!(world.rests());
     let mut told: Vec<u64> = world.answers.iter().map(|(handle, _)| *handle).collect();
     told.sort_unstable();
@@ -132,7 +132,7 @@ fn one_turn_answers_a_limited_number_and_the_next_turn_the_rest() {
     world.turn();
     assert_eq!(world.answers.len(), REPLIES_PER_TURN);
     // A client that waits for its turn leaves: its grant is revoked.
-    world.close(clients);
+    world.disconnect(clients);
     assert!(world.rests());
     assert_eq!(world.answers.len() as u64, clients - 1);
     let lock_key = at(0, "k");
@@ -149,7 +149,7 @@ fn a_client_that_is_unblocked_leaves_at_once_and_lets_others_in() {
     world.send(1, 0, "LOCK.ACQUIRE k reader PX 30000 SHARED");
     let writer = later(world.send(2, 0, "LOCK.ACQUIRE k writer PX 30000 BLOCK 0"));
     let second = later(world.send(3, 0, "LOCK.ACQUIRE k second PX 30000 SHARED BLOCK 0"));
-    world.unblock(2);
+    world.client_unblock(2);
     assert!(world.rests());
     assert_eq!(world.answers[0], (writer, vec![PartBuf::Null]));
     assert_eq!(world.answers[1].0, second);
@@ -159,7 +159,7 @@ fn a_client_that_is_unblocked_leaves_at_once_and_lets_others_in() {
 fn a_client_that_is_unblocked_before_replicas_confirm_gets_an_error() {
     let mut world = that_confirms();
     let handle = later(world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000"));
-    world.unblock(1);
+    world.client_unblock(1);
     assert_eq!(world.answers, [(handle, vec![PartBuf::Error(GRANT_UNCONFIRMED.to_owned())])]);
     assert!(world.rests());
     assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)], "it is revoked");
@@ -172,20 +172,20 @@ fn a_paused_replica_records_the_tokens_in_its_new_file_after_the_pause() {
     world.send(1, 0, "LOCK.ACQUIRE k alice PX 30000");
     assert!(world.rests());
     let ticks = |world: &World| {
-        let inside = world.sim.inside.borrow();
+        let inside = world.inside.borrow();
         inside.file.iter().filter(|told| told.words.first().is_some_and(|word| word == b"LOCK.TICK")).count()
     };
     let flags = crate::engine::flags::Flags { is_replica: true, has_aof: true, ..Default::default() };
-    world.sim.flags.set(flags);
-    events::demoted(&world.sim);
+    world.flags.set(flags);
+    events::demoted(&world);
     assert!(world.rests());
-    world.sim.is_paused.set(true);
-    events::forked(&world.sim);
+    world.is_paused.set(true);
+    events::forked(&world);
     assert!(world.rests());
     world.passes(1000);
     assert!(world.rests(), "the event loop goes round and round");
     assert_eq!(ticks(&world), 0);
-    world.sim.is_paused.set(false);
+    world.is_paused.set(false);
     // It looks again on its own.
     world.passes(10);
     assert!(world.rests());

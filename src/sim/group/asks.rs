@@ -6,7 +6,8 @@ use super::{Group, Verdict};
 use crate::command::error::{CANNOT_CONFIRM, GRANT_UNCONFIRMED, RENEWAL_UNCONFIRMED};
 use crate::lock::types::{Binding, Mode, Token};
 use crate::sim::server::inside::{PartBuf, Words};
-use crate::sim::server::world::{Fate, Said};
+use crate::sim::server::look::Fate;
+use crate::sim::server::world::Said;
 use crate::sim::single::input::Keys;
 use crate::sim::single::server::Name;
 

@@ -26,7 +26,7 @@ use super::points::Point;
 use super::{Group, LOCKS, NODES, Verdict};
 use crate::lock::table::Limits;
 use crate::lock::types::{Mode, Token};
-use crate::sim::server::world::Fate;
+use crate::sim::server::look::Fate;
 use crate::sim::single::input::Keys;
 use crate::sim::single::server::{At, Name};
 

@@ -48,7 +48,7 @@ impl Group {
             return Ok(());
         };
         let primary = &self.nodes[n_of_primary];
-        let has_work = primary.world.sim.with(|state| state.has_work() || state.table.has_put_off());
+        let has_work = primary.world.with(|state| state.has_work() || state.table.has_put_off());
         let has_settled = has_work == Some(false);
         if primary.is_up
             && primary.position == node.position
@@ -151,11 +151,11 @@ impl Group {
 
     fn must_be_empty(&self, n: usize) -> Verdict {
         let node = &self.nodes[n];
-        let left = node.world.sim.with(|state| {
+        let left = node.world.with(|state| {
             let (table, blocked) = (&state.table, state.clients.blocked());
             (table.holds(), table.waiters(), state.confirm.all.len(), table.undelivered(), blocked)
         });
-        let inside = node.world.sim.inside.borrow();
+        let inside = node.world.inside.borrow();
         let blocked = (node.waits.len(), node.pending.len(), inside.blocked.len());
         if left != Some((0, 0, 0, 0, 0)) || blocked != (0, 0, 0) || !inside.keys.is_empty() {
             return Err(format!("at rest n{n} has {left:?}, blocked {blocked:?} and {:?}", inside.keys));

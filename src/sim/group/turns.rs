@@ -13,8 +13,9 @@ use crate::engine::server::Server;
 use crate::engine::{confirm, events};
 use crate::lock::effect::Event;
 use crate::sim::server::inside::{At, PartBuf, Published};
+use crate::sim::server::look::Fate;
 use crate::sim::server::look::Held;
-use crate::sim::server::world::{Fate, at as key_at};
+use crate::sim::server::world::at as key_at;
 
 /// More turns than anything takes that is due at once.
 const TURNS_MAX: usize = 1_000;
@@ -36,7 +37,7 @@ impl Group {
     pub(super) fn cron(&mut self, n: usize) -> Verdict {
         self.work(n, TURNS_MAX)?;
         self.nodes[n].world.free_late();
-        events::cron(&self.nodes[n].world.sim);
+        events::cron(&self.nodes[n].world);
         self.collect(n)?;
         self.work(n, TURNS_MAX)
     }
@@ -96,7 +97,7 @@ impl Group {
         if told.is_empty() && world.holds_as(&story.before) {
             return Ok(());
         }
-        let mut lock_keys: BTreeSet<At> = world.sim.inside.borrow().keys.keys().cloned().collect();
+        let mut lock_keys: BTreeSet<At> = world.inside.borrow().keys.keys().cloned().collect();
         lock_keys.extend(story.before.keys().cloned());
         lock_keys.extend(told.iter().filter_map(|published| match published {
             Published::Lock(at, _) | Published::Key(at, _) => Some(at.clone()),
@@ -128,7 +129,7 @@ impl Group {
 
     /// Returns whether nothing could be confirmed now.
     pub(super) fn cannot_confirm(&self, n: usize) -> bool {
-        confirm::is_impossible(&self.nodes[n].world.sim)
+        confirm::is_impossible(&self.nodes[n].world)
     }
 
     /// One turn of the event loop.
@@ -139,7 +140,7 @@ impl Group {
         self.enter(n);
         let node = &mut self.nodes[n];
         node.world.turn();
-        let is_behind = node.world.sim.with(|state| state.confirm.all.is_behind());
+        let is_behind = node.world.with(|state| state.confirm.all.is_behind());
         if is_behind == Some(true) {
             self.see(Point::ConfirmedLater);
         }
@@ -160,7 +161,7 @@ impl Group {
         let gone: Vec<(u64, u64)> =
             gone.map(|blocked| (blocked.handle, blocked.request.connection)).collect();
         for (handle, connection) in gone {
-            let inside = self.nodes[n].world.sim.inside.borrow();
+            let inside = self.nodes[n].world.inside.borrow();
             let is_answered =
                 inside.unblocked.iter().any(|(other, reply)| *other == handle && reply.is_some());
             drop(inside);
@@ -183,7 +184,7 @@ impl Group {
         if node.pending.iter().any(is_late) {
             self.seen.see(Point::TakenBack);
         }
-        node.world.close(connection);
+        node.world.disconnect(connection);
         self.collect(n)
     }
 
@@ -210,7 +211,7 @@ impl Group {
     fn take_records(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         let decides = node.decides();
-        let mut inside = node.world.sim.inside.borrow_mut();
+        let mut inside = node.world.inside.borrow_mut();
         if !inside.file.is_empty() {
             node.files.log.append(&mut inside.file);
         }

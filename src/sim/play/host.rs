@@ -59,9 +59,9 @@ pub(super) struct Host {
 impl Host {
     /// A new server; in a cluster it has all slots.
     pub(super) fn started(is_cluster: bool) -> Self {
-        let world = World::started_as(Flags { has_aof: true, is_cluster, ..Flags::default() }, |sim| {
-            sim.inside.borrow_mut().boot_us = 1_000_000;
-            sim.state_mut().sweep.most = Some(KEYS_SWEPT);
+        let world = World::started_as(Flags { has_aof: true, is_cluster, ..Flags::default() }, |world| {
+            world.inside.borrow_mut().boot_us = 1_000_000;
+            world.state_mut().sweep.most = Some(KEYS_SWEPT);
         });
         Self {
             world,
@@ -100,7 +100,7 @@ impl Host {
     /// Notes the connections of users who may not acquire.
     pub(super) fn notes_rights(&self) {
         let ids = self.connections.iter().filter(|(client, _)| self.forbidden.contains(client));
-        self.world.sim.inside.borrow_mut().forbidden = ids.map(|(_, its)| its.id).collect();
+        self.world.inside.borrow_mut().forbidden = ids.map(|(_, its)| its.id).collect();
     }
 
     pub(super) fn is_busy(&self, client: u64) -> bool {
@@ -172,14 +172,14 @@ impl Host {
         if let Some(redirection) = key_of(words).and_then(|name| self.redirects(&place(0, name))) {
             return Some(PartBuf::Error(redirection.to_owned()));
         }
-        let is_replica = self.world.sim.flags.get().is_replica;
+        let is_replica = self.world.flags.get().is_replica;
         let is_read_only = is_replica && writes(words) && *words[0] != *b"EVAL";
         is_read_only.then(|| PartBuf::Error("READONLY".to_owned()))
     }
 
     /// The redirection of a client for a key, if the key is not this server's.
     pub(super) fn redirects(&self, at: &At) -> Option<&'static str> {
-        let inside = self.world.sim.inside.borrow();
+        let inside = self.world.inside.borrow();
         let slot = inside.slots.iter().find(|(name, _)| name.as_bytes() == &*at.1)?.1;
         drop(inside);
         match slot {
@@ -252,20 +252,20 @@ impl Host {
 
     /// CLIENT PAUSE ms WRITE
     pub(super) fn pauses(&mut self, ms: u64) {
-        let until = self.world.sim.boot().plus_ms(ms);
+        let until = self.world.boot().plus_ms(ms);
         self.paused_until_us = Some(until.0);
-        self.world.sim.is_paused.set(true);
+        self.world.is_paused.set(true);
     }
 
     /// CLIENT UNPAUSE
     pub(super) fn goes_on(&mut self) {
         self.paused_until_us = None;
-        self.world.sim.is_paused.set(false);
+        self.world.is_paused.set(false);
     }
 
     /// Ends a step of the server: its output to files and replicas belongs together.
     pub(super) fn step_is_over(&mut self) {
-        let mut inside = self.world.sim.inside.borrow_mut();
+        let mut inside = self.world.inside.borrow_mut();
         let (file, stream) = (std::mem::take(&mut inside.file), std::mem::take(&mut inside.stream));
         self.lines.extend(filed("file", &file));
         self.file.extend(file);
@@ -277,18 +277,18 @@ impl Host {
     /// One turn of the event loop, in the order of a real one: keys and timers, then the work before the server
     /// sleeps, then the module's alarm.
     fn turn(&mut self) {
-        if self.paused_until_us.is_some_and(|until| until < self.world.sim.boot().0) {
+        if self.paused_until_us.is_some_and(|until| until < self.world.boot().0) {
             self.goes_on();
         }
         while self.world.expires_one() {
             self.step_is_over();
         }
-        if std::mem::take(&mut self.world.sim.inside.borrow_mut().pump_is_due) {
-            pump::run(&self.world.sim);
+        if std::mem::take(&mut self.world.inside.borrow_mut().pump_is_due) {
+            pump::run(&self.world);
             self.step_is_over();
         }
         self.before_sleep();
-        let now = self.world.sim.boot();
+        let now = self.world.boot();
         let is_due = |state: &mut State<_, crate::sim::server::inside::Clockwork>| {
             let is_due = state.wake.alarm.at.is_some_and(|at| at <= now);
             if is_due {
@@ -296,15 +296,15 @@ impl Host {
             }
             is_due
         };
-        if self.world.sim.with(is_due) == Some(true) {
-            events::woken(&self.world.sim);
+        if self.world.with(is_due) == Some(true) {
+            events::woken(&self.world);
             self.step_is_over();
         }
     }
 
     fn before_sleep(&mut self) {
-        if self.world.sim.shared().hears_replicas.is_set() {
-            confirm::turn(&self.world.sim);
+        if self.world.shared().hears_replicas.is_set() {
+            confirm::turn(&self.world);
         }
         self.world.send_answers();
         for client in self.delivers() {
@@ -353,7 +353,7 @@ impl Host {
         if let Some(its) = self.connections.remove(&client) {
             self.held_up.retain(|other| *other != client);
             self.world.unwatch(its.id);
-            self.world.close(its.id);
+            self.world.disconnect(its.id);
             self.step_is_over();
         }
     }

@@ -51,7 +51,7 @@ impl Host {
             }
             ["attach"] => self.attaches(),
             ["ack"] => {
-                let mut inside = self.world.sim.inside.borrow_mut();
+                let mut inside = self.world.inside.borrow_mut();
                 let offset = inside.offset;
                 inside.replicas.values_mut().for_each(|(_, acknowledged)| *acknowledged = offset);
             }
@@ -63,15 +63,15 @@ impl Host {
             ["reload"] => self.reloads(),
             ["load-file"] => self.world.load_file(&self.file).expect("what was written is loaded"),
             ["set", "legacy-strings", value] => {
-                let sim = &self.world.sim;
-                sim.shared().settings.switches()[1].set(value == "yes");
+                let world = &self.world;
+                world.shared().settings.switches()[1].set(value == "yes");
                 // It continues to listen.
-                sim.hears_keys.set(sim.hears_keys.get() || value == "yes");
-                events::settings_changed(sim, true);
+                world.hears_keys.set(world.hears_keys.get() || value == "yes");
+                events::settings_changed(world, true);
             }
             ["set", name, value] => {
-                set_number(&self.world.sim.shared().settings, name, digit(value) as i64);
-                events::settings_changed(&self.world.sim, true);
+                set_number(&self.world.shared().settings, name, digit(value) as i64);
+                events::settings_changed(&self.world, true);
             }
             _ => panic!("no step is {words:?}"),
         }
@@ -139,23 +139,23 @@ impl Host {
 
     /// The owner that holds the lock at a key if that is a string.
     fn legacy_owner(&self, at: &At) -> Vec<u8> {
-        let sim = &self.world.sim;
-        sim.db.set(at.0);
-        let key = sim.open(&at.1, To::Read);
-        let is_one = matches!(legacy::find(sim, &key, None), Existing::Legacy(_));
+        let world = &self.world;
+        world.db.set(at.0);
+        let key = world.open(&at.1, To::Read);
+        let is_one = matches!(legacy::find(world, &key, None), Existing::Legacy(_));
         if is_one { key.string() } else { b"o0".to_vec() }
     }
 
     fn unblocks(&mut self, client: u64) {
         if let Some(its) = self.connections.get(&client).filter(|its| its.blocked.is_some()) {
-            self.world.unblock(its.id);
+            self.world.client_unblock(its.id);
             self.step_is_over();
         }
     }
 
     fn unblocks_with_error(&mut self, client: u64) {
         // Redis 7.0 reads this client's other commands later than others do.
-        let confirms = !self.world.sim.inside.borrow().replicas.is_empty();
+        let confirms = !self.world.inside.borrow().replicas.is_empty();
         if confirms && self.connections.get(&client).is_some_and(|its| !its.unread.is_empty()) {
             return;
         }
@@ -170,8 +170,8 @@ impl Host {
         let Some(handle) = self.connections.get_mut(&client).and_then(|its| its.blocked.take()) else {
             return false;
         };
-        answers::disconnected(&self.world.sim, handle);
-        let mut inside = self.world.sim.inside.borrow_mut();
+        answers::disconnected(&self.world, handle);
+        let mut inside = self.world.inside.borrow_mut();
         inside.unblocked.retain(|(other, _)| *other != handle);
         inside.let_go(handle);
         drop(inside);
@@ -182,7 +182,7 @@ impl Host {
     /// A replica comes, and confirms from here on.
     fn attaches(&mut self) {
         (0..SYNC_STEPS).for_each(|_| self.passes());
-        set_number(&self.world.sim.shared().settings, "confirm-timeout", CONFIRM_TIMEOUT_MS);
+        set_number(&self.world.shared().settings, "confirm-timeout", CONFIRM_TIMEOUT_MS);
         self.world.confirms();
     }
 
@@ -203,7 +203,7 @@ impl Host {
     /// CLUSTER SETSLOT: the slot of this key, which is its only one, begins to leave, is another node's, or is ours.
     fn moves_slot(&mut self, name: &str, what: &str) {
         let name = *NAMES.iter().find(|known| **known == name).expect("a name of a script");
-        let mut inside = self.world.sim.inside.borrow_mut();
+        let mut inside = self.world.inside.borrow_mut();
         let before = inside.slots.iter().find(|(other, _)| *other == name).map(|(_, slot)| *slot);
         let after = match what {
             "ours" => None,
@@ -229,19 +229,19 @@ impl Host {
         let clients: Vec<u64> = self.connections.keys().copied().collect();
         let waiting: Vec<u64> =
             clients.into_iter().filter(|client| self.is_unblocked(*client, DEMOTED)).collect();
-        let mut flags = self.world.sim.flags.get();
+        let mut flags = self.world.flags.get();
         flags.is_replica = true;
-        self.world.sim.flags.set(flags);
-        events::demoted(&self.world.sim);
+        self.world.flags.set(flags);
+        events::demoted(&self.world);
         // The server closes the connections of the clients that it has answered.
         waiting.into_iter().for_each(|client| self.leaves(client));
     }
 
     fn promotes(&mut self) {
-        let mut flags = self.world.sim.flags.get();
+        let mut flags = self.world.flags.get();
         flags.is_replica = false;
-        self.world.sim.flags.set(flags);
-        events::promoted(&self.world.sim);
+        self.world.flags.set(flags);
+        events::promoted(&self.world);
     }
 }
 

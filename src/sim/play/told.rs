@@ -78,7 +78,7 @@ impl Host {
     /// The outcome of the last step, and the state after it.
     pub(super) fn tells(&mut self) -> Vec<String> {
         let mut lines = std::mem::take(&mut self.lines);
-        let mut inside = self.world.sim.inside.borrow_mut();
+        let mut inside = self.world.inside.borrow_mut();
         let published = std::mem::take(&mut inside.published);
         let changed = std::mem::take(&mut inside.changed);
         inside.log.clear();
@@ -92,7 +92,7 @@ impl Host {
             name.as_ref().map_or("*".into(), |name| String::from_utf8_lossy(name).into_owned())
         };
         lines.extend(changed.iter().map(|changed| format!("changed\t{}", name(changed))));
-        let is_cluster = self.world.sim.flags.get().is_cluster;
+        let is_cluster = self.world.flags.get().is_cluster;
         for db in &DBS[..if is_cluster { 1 } else { DBS.len() }] {
             lines.extend(NAMES.iter().map(|name| self.lock_key(&at(*db, name))));
         }
@@ -107,9 +107,9 @@ impl Host {
         }
         let info = self.world.asks(0, at.0, words(&format!("LOCK.INFO {name} FULL")));
         let Said::Now(info) = info else { panic!("{info:?}") };
-        let inside = self.world.sim.inside.borrow();
+        let inside = self.world.inside.borrow();
         let now_ms = inside.wall_us / 1000;
-        let entry = inside.keys.get(at).filter(|entry| !self.world.sim.hides(&inside, at, entry));
+        let entry = inside.keys.get(at).filter(|entry| !self.world.hides(&inside, at, entry));
         let (kind, ttl) = match entry {
             None => ("none", "-2".to_owned()),
             Some(entry) => {
@@ -125,7 +125,7 @@ impl Host {
             Field::Number(number) => format!("info\t{name}\t{number}"),
             Field::Text(text) => format!("info\t{name}\t{text}"),
         };
-        let fields = describe::fields(&self.world.sim).into_iter();
+        let fields = describe::fields(&self.world).into_iter();
         fields.filter(|(name, _)| FIELDS.contains(name)).map(told).collect()
     }
 }

@@ -11,7 +11,7 @@ const SCRIPT: u64 = 99;
 impl World {
     /// EXEC: these commands in one step. No command waits within it.
     pub(crate) fn executes(&mut self, client: u64, db: u32, commands: &[Words]) -> Vec<PartBuf> {
-        let flags = Flags { denies_blocking: true, ..self.sim.flags.get() };
+        let flags = Flags { denies_blocking: true, ..self.flags.get() };
         let mut parts = vec![PartBuf::Array(commands.len())];
         for words in commands {
             if *words[0] == *b"EVAL" {
@@ -26,7 +26,7 @@ impl World {
     /// EVAL: a script that calls the commands after its key one after the other, separated by ';', and returns each
     /// reply.
     pub(crate) fn evaluates(&mut self, client: u64, db: u32, words: &Words) -> Vec<PartBuf> {
-        let flags = Flags { denies_blocking: true, is_script: true, ..self.sim.flags.get() };
+        let flags = Flags { denies_blocking: true, is_script: true, ..self.flags.get() };
         let keys: usize = number(&words[2]);
         let commands: Vec<Words> =
             words[3 + keys..].split(|word| *word == b";").map(|command| command.to_vec().into()).collect();
@@ -54,17 +54,17 @@ impl World {
     /// Returns whether this client's user may not run the command.
     pub(crate) fn is_forbidden(&self, client: u64, words: &[Vec<u8>]) -> bool {
         let acquires = matches!(&*words[0], b"LOCK.ACQUIRE" | b"LOCK.MACQUIRE");
-        acquires && self.sim.inside.borrow().forbidden.contains(&client)
+        acquires && self.inside.borrow().forbidden.contains(&client)
     }
 
     /// WATCH
     pub(crate) fn watch(&self, client: u64, at: At) {
-        self.sim.inside.borrow_mut().watched.insert((at, client));
+        self.inside.borrow_mut().watched.insert((at, client));
     }
 
     /// UNWATCH, which EXEC and DISCARD do, too. Returns whether a key that was watched has changed.
     pub(crate) fn unwatch(&self, client: u64) -> bool {
-        let mut inside = self.sim.inside.borrow_mut();
+        let mut inside = self.inside.borrow_mut();
         inside.watched.retain(|(_, its)| *its != client);
         inside.dirty.remove(&client)
     }

@@ -26,19 +26,19 @@ pub(crate) struct Snapshot {
 impl World {
     /// A child is forked, and saves the data of that moment.
     pub(crate) fn save(&self) -> Snapshot {
-        events::forked(&self.sim);
+        events::forked(self);
         self.snapshot()
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let keys: Vec<(At, Entry)> =
-            self.sim.inside.borrow().keys.iter().map(|(at, entry)| (at.clone(), entry.clone())).collect();
+            self.inside.borrow().keys.iter().map(|(at, entry)| (at.clone(), entry.clone())).collect();
         let saved = |entry: &Entry| match &entry.value {
-            Value::Lock(lock) => Saved::Lock(values::saved(&self.sim, *lock)),
+            Value::Lock(lock) => Saved::Lock(values::saved(self, *lock)),
             Value::Text(text) => Saved::Text(text.clone()),
         };
         let keys = keys.into_iter().map(|(at, entry)| (at, saved(&entry), entry.until_ms)).collect();
-        Snapshot { clock: values::saved_clock(&self.sim), keys }
+        Snapshot { clock: values::saved_clock(self), keys }
     }
 
     /// The server has just started, and reads its files.
@@ -68,7 +68,7 @@ impl World {
 
     /// DEBUG LOADAOF: the server discards its data, and replays its append-only file from the start.
     pub(crate) fn load_file(&mut self, file: &[Told]) -> Result<(), String> {
-        let offset = self.sim.inside.borrow().offset;
+        let offset = self.inside.borrow().offset;
         self.empty();
         let before = self.begin_to_load();
         for told in file {
@@ -76,54 +76,52 @@ impl World {
         }
         self.end_load(before);
         // Nothing of it goes to replicas.
-        self.sim.inside.borrow_mut().offset = offset;
+        self.inside.borrow_mut().offset = offset;
         Ok(())
     }
 
     /// Removes all keys at once, and notifies only clients that watch them or keep copies.
     fn empty(&self) {
-        events::flushed(&self.sim, None);
-        self.sim.signal_all(None);
-        let gone = std::mem::take(&mut self.sim.inside.borrow_mut().keys);
-        gone.into_values()
-            .filter_map(|entry| entry.value.lock())
-            .for_each(|lock| values::freed(&self.sim, lock));
+        events::flushed(self, None);
+        self.signal_all(None);
+        let gone = std::mem::take(&mut self.inside.borrow_mut().keys);
+        gone.into_values().filter_map(|entry| entry.value.lock()).for_each(|lock| values::freed(self, lock));
     }
 
     fn begin_to_load(&self) -> Flags {
-        let before = self.sim.flags.get();
-        events::loading(&self.sim);
-        self.sim.flags.set(Flags { is_loading: true, ..before });
+        let before = self.flags.get();
+        events::loading(self);
+        self.flags.set(Flags { is_loading: true, ..before });
         before
     }
 
     fn end_load(&self, before: Flags) {
-        self.sim.flags.set(before);
-        events::loaded(&self.sim);
+        self.flags.set(before);
+        events::loaded(self);
     }
 
     fn load(&self, Snapshot { clock, keys }: &Snapshot) -> Result<(), String> {
         if let Some((last, replicated)) = *clock {
-            values::load_clock(&self.sim, last, replicated)?;
+            values::load_clock(self, last, replicated)?;
         }
         for ((db, name), saved, until_ms) in keys {
             let value = match saved {
                 Saved::Text(text) => Value::Text(text.clone()),
                 Saved::Lock(saved) => {
-                    Value::Lock(values::load(&self.sim, LockKey { db: *db, name }, saved.as_ref())?)
+                    Value::Lock(values::load(self, LockKey { db: *db, name }, saved.as_ref())?)
                 }
             };
-            let now_ms = self.sim.inside.borrow().wall_us / 1000;
+            let now_ms = self.inside.borrow().wall_us / 1000;
             let is_over = until_ms.is_some_and(|until| until < now_ms);
-            if is_over && !self.sim.flags.get().is_replica {
+            if is_over && !self.flags.get().is_replica {
                 // A primary does not load it, and replicates nothing.
                 if let Value::Lock(lock) = value {
-                    values::freed(&self.sim, lock);
+                    values::freed(self, lock);
                 }
                 continue;
             }
             let entry = Entry { value, until_ms: *until_ms };
-            self.sim.inside.borrow_mut().keys.insert((*db, name.clone()), entry);
+            self.inside.borrow_mut().keys.insert((*db, name.clone()), entry);
         }
         Ok(())
     }

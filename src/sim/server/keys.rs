@@ -5,7 +5,6 @@ use crate::lock::codec::{SavedLock, read, write};
 use crate::lock::effect::LockId;
 use crate::lock::types::LockKey;
 use crate::sim::server::inside::{At, Entry, PartBuf, Published, Value, place};
-use crate::sim::server::sim::Sim;
 use crate::sim::server::world::World;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -32,7 +31,7 @@ pub(crate) fn may_write(name: &[u8]) -> bool {
     !readers.contains(&name)
 }
 
-impl Sim {
+impl World {
     /// The server publishes its change of a key: to subscribers, and to the module if it subscribes.
     pub(crate) fn tell_of_key(&self, at: &At, event: &'static str) {
         self.inside.borrow_mut().published.push(Published::Key(at.clone(), event));
@@ -106,25 +105,25 @@ impl World {
     }
 
     fn wall_ms(&self) -> u64 {
-        self.sim.inside.borrow().wall_us / 1000
+        self.inside.borrow().wall_us / 1000
     }
 
     fn entry(&self, at: &At) -> Option<Entry> {
-        let inside = self.sim.inside.borrow();
-        inside.keys.get(at).filter(|entry| !self.sim.hides(&inside, at, entry)).cloned()
+        let inside = self.inside.borrow();
+        inside.keys.get(at).filter(|entry| !self.hides(&inside, at, entry)).cloned()
     }
 
     fn says(&self, part: PartBuf) {
-        self.sim.inside.borrow_mut().reply.push(part);
+        self.inside.borrow_mut().reply.push(part);
     }
 
     /// These keys were changed by the running command, in this database.
     fn wrote(&self, args: &[&[u8]], changes: &[(&At, &'static str)], reply: PartBuf) {
         for (at, event) in changes {
-            self.sim.signal(at);
-            self.sim.tell_of_key(at, event);
+            self.signal(at);
+            self.tell_of_key(at, event);
         }
-        self.sim.propagate(self.sim.db.get(), args.iter().map(|word| word.to_vec()).collect());
+        self.propagate(self.db.get(), args.iter().map(|word| word.to_vec()).collect());
         self.says(reply);
     }
 
@@ -140,9 +139,9 @@ impl World {
         let mut gone = Vec::new();
         for name in names {
             let at = place(db, name);
-            if self.sim.take(&at).is_some() {
-                self.sim.signal(&at);
-                self.sim.tell_of_key(&at, "del");
+            if self.take(&at).is_some() {
+                self.signal(&at);
+                self.tell_of_key(&at, "del");
                 gone.push(name);
             }
         }
@@ -154,7 +153,7 @@ impl World {
     }
 
     fn set(&self, at: &At, value: &[u8], until_ms: Option<u64>) {
-        self.sim.put(at, Entry { value: Value::Text(value.to_vec()), until_ms });
+        self.put(at, Entry { value: Value::Text(value.to_vec()), until_ms });
         match until_ms {
             None => self.wrote(&[b"SET", &at.1, value], &[(at, "set")], PartBuf::Ok),
             Some(until) => {
@@ -181,11 +180,11 @@ impl World {
 
     /// The value leaves its old name and is not freed.
     fn carry_over(&self, from: &At, to: &At, entry: Entry) {
-        self.sim.put(to, entry.clone());
+        self.put(to, entry.clone());
         if let Value::Lock(lock) = entry.value {
-            values::unlinked(&self.sim, lock);
+            values::unlinked(self, lock);
         }
-        self.sim.inside.borrow_mut().keys.remove(from);
+        self.inside.borrow_mut().keys.remove(from);
     }
 
     fn moves(&self, from: &At, db: u32) {
@@ -218,7 +217,7 @@ impl World {
                 self.says(PartBuf::Error("ERR not supported for this module key".to_owned()));
             }
             Some(entry) => {
-                self.sim.put(to, entry);
+                self.put(to, entry);
                 let args: [&[u8]; 4] = [b"COPY", &from.1, &to.1, b"REPLACE"];
                 self.wrote(&args[..if replaces { 4 } else { 3 }], &[(to, "copy_to")], PartBuf::Integer(1));
             }
@@ -229,17 +228,17 @@ impl World {
         if !self.has(at) {
             return self.says(PartBuf::Integer(0));
         }
-        if until_ms <= self.wall_ms() && self.sim.flags.get().decides() {
-            self.sim.take(at);
+        if until_ms <= self.wall_ms() && self.flags.get().decides() {
+            self.take(at);
             return self.wrote(&[b"DEL", &at.1], &[(at, "del")], PartBuf::Integer(1));
         }
-        self.sim.inside.borrow_mut().keys.get_mut(at).expect("it is there").until_ms = Some(until_ms);
+        self.inside.borrow_mut().keys.get_mut(at).expect("it is there").until_ms = Some(until_ms);
         let until_ms = until_ms.to_string();
         self.wrote(&[b"PEXPIREAT", &at.1, until_ms.as_bytes()], &[(at, "expire")], PartBuf::Integer(1));
     }
 
     fn persist(&self, at: &At) {
-        let until_ms = self.sim.inside.borrow_mut().keys.get_mut(at).and_then(|entry| entry.until_ms.take());
+        let until_ms = self.inside.borrow_mut().keys.get_mut(at).and_then(|entry| entry.until_ms.take());
         match until_ms {
             None => self.says(PartBuf::Integer(0)),
             Some(_) => self.wrote(&[b"PERSIST", &at.1], &[(at, "persist")], PartBuf::Integer(1)),
@@ -252,7 +251,7 @@ impl World {
             Value::Lock(lock) => lock,
             Value::Text(text) => return Some(format!("text={}", String::from_utf8_lossy(&text))),
         };
-        Some(as_text(&at.1, values::saved(&self.sim, lock).as_ref()))
+        Some(as_text(&at.1, values::saved(self, lock).as_ref()))
     }
 
     fn restore(&self, at: &At, payload: &[u8], until_ms: Option<u64>, replaces: bool, args: &[&[u8]]) {
@@ -262,7 +261,7 @@ impl World {
         match self.read(at, std::str::from_utf8(payload).expect("a payload is text")) {
             Err(reason) => self.says(PartBuf::Error(reason.to_owned())),
             Ok(value) => {
-                self.sim.put(at, Entry { value, until_ms });
+                self.put(at, Entry { value, until_ms });
                 let Some(until_ms) = until_ms else {
                     return self.wrote(args, &[(at, "restore")], PartBuf::Ok);
                 };
@@ -287,14 +286,14 @@ impl World {
         });
         let saved = read(&at.1, || blocks.next())?;
         let lock_key = LockKey { db: at.0, name: &at.1 };
-        values::load(&self.sim, lock_key, saved.as_ref()).map(Value::Lock)
+        values::load(self, lock_key, saved.as_ref()).map(Value::Lock)
     }
 
     /// A database, or all of them, is emptied. With SYNC the values are freed at once, else by a thread.
     fn flush(&mut self, db: Option<u32>, how: &[&[u8]], args: &[&[u8]]) {
-        events::flushed(&self.sim, db);
-        self.sim.signal_all(db);
-        let mut inside = self.sim.inside.borrow_mut();
+        events::flushed(self, db);
+        self.signal_all(db);
+        let mut inside = self.inside.borrow_mut();
         let keys = std::mem::take(&mut inside.keys);
         let (gone, kept): (Vec<_>, Vec<_>) =
             keys.into_iter().partition(|(at, _)| db.is_none_or(|db| db == at.0));
@@ -304,7 +303,7 @@ impl World {
         let gone = gone.into_iter().map(|(_, entry)| entry.value);
         if how == [b"SYNC"] {
             let locks: Vec<LockId> = gone.filter_map(|value| value.lock()).collect();
-            locks.into_iter().for_each(|lock| values::freed(&self.sim, lock));
+            locks.into_iter().for_each(|lock| values::freed(self, lock));
         } else {
             self.leave_to_thread(gone);
         }
@@ -317,18 +316,18 @@ impl World {
             _ if db == b => a,
             _ => db,
         };
-        self.sim.touch_all(Some(a));
-        self.sim.touch_all(Some(b));
-        let mut inside = self.sim.inside.borrow_mut();
+        self.touch_all(Some(a));
+        self.touch_all(Some(b));
+        let mut inside = self.inside.borrow_mut();
         let keys = std::mem::take(&mut inside.keys);
         inside.keys = keys.into_iter().map(|((db, name), entry)| ((swapped(db), name), entry)).collect();
         inside.published.push(Published::All("swap"));
         drop(inside);
-        self.sim.touch_all(Some(a));
-        self.sim.touch_all(Some(b));
+        self.touch_all(Some(a));
+        self.touch_all(Some(b));
         let words = [b"SWAPDB".to_vec(), a.to_string().into_bytes(), b.to_string().into_bytes()];
-        self.sim.propagate(self.sim.db.get(), words.into());
+        self.propagate(self.db.get(), words.into());
         self.says(PartBuf::Ok);
-        events::swapped(&self.sim, a, b);
+        events::swapped(self, a, b);
     }
 }

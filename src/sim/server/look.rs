@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::engine::clients::{Reply, Stage};
 use crate::engine::server::{Key, Server, To};
-use crate::lock::effect::Event;
-use crate::lock::types::{LockKey, Mode, Moment};
+use crate::lock::effect::{Answer, Event};
+use crate::lock::types::{LockKey, Mode, Moment, Token};
 use crate::sim::server::inside::{At, Entry, Published, Value};
 use crate::sim::server::world::World;
 
@@ -53,17 +54,65 @@ pub(crate) fn must(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(broken()) }
 }
 
+/// The progress of a blocked client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// It waits in a queue.
+    InQueue,
+    /// It has its lock, under this token.
+    Granted(Token),
+    /// It has its longer lease.
+    Renewed,
+    /// It has nothing of it.
+    Over,
+    TimedOut,
+    Replaced,
+    Moved,
+    /// The server does not know it any more.
+    Gone,
+}
+
+impl Fate {
+    const fn of(reply: &Reply) -> Self {
+        match reply {
+            Reply::Renewed(_) => Self::Renewed,
+            Reply::Answer(Answer::Granted { token, .. }) => Self::Granted(*token),
+            Reply::Answer(Answer::TimedOut) => Self::TimedOut,
+            Reply::Answer(Answer::Replaced) => Self::Replaced,
+            Reply::Answer(Answer::Moved(_)) => Self::Moved,
+            Reply::Answer(_) => Self::Over,
+        }
+    }
+}
+
 impl World {
+    /// The progress of a blocked client.
+    pub(crate) fn fate(&self, handle: u64) -> Fate {
+        let fate = self.with(|state| {
+            Some(match state.clients.stage(handle)? {
+                Stage::InQueue(_) => Fate::InQueue,
+                Stage::Confirming(_, reply) | Stage::Paced(reply) => Fate::of(reply),
+                Stage::Answered => {
+                    let inside = self.inside.borrow();
+                    let mut unblocked = inside.unblocked.iter();
+                    let own = unblocked.find_map(|(other, reply)| (*other == handle).then_some(reply));
+                    own.and_then(Option::as_ref).map_or(Fate::Over, Fate::of)
+                }
+            })
+        });
+        fate.flatten().unwrap_or(Fate::Gone)
+    }
+
     pub(crate) fn look(&self, lock_keys: &[At]) -> View {
-        lock_keys.iter().map(|at| (at.clone(), self.look_at(at, self.sim.boot()))).collect()
+        lock_keys.iter().map(|at| (at.clone(), self.look_at(at, self.boot()))).collect()
     }
 
     /// Returns the number of holders of the lock, including expired ones that have not been ended yet.
     pub(crate) fn unended_at(&self, at: &At) -> usize {
-        self.sim.db.set(at.0);
-        let existing = self.sim.open(&at.1, To::Read).existing();
+        self.db.set(at.0);
+        let existing = self.open(&at.1, To::Read).existing();
         let lock_key = LockKey { db: at.0, name: &at.1 };
-        let holders = self.sim.with(|state| {
+        let holders = self.with(|state| {
             state.table.describe(Moment(0), lock_key, existing, &[], 1).map_or(0, |lock| lock.holders)
         });
         holders.unwrap_or(0)
@@ -72,16 +121,16 @@ impl World {
     /// Returns whether the locks are the same as then, with as many holders each.
     pub(crate) fn holds_as(&self, before: &Held) -> bool {
         let is_known = |at: &At| before.contains_key(at);
-        self.sim.inside.borrow().keys.keys().all(is_known)
+        self.inside.borrow().keys.keys().all(is_known)
             && before.iter().all(|(at, &holders)| self.unended_at(at) == holders)
     }
 
     fn look_at(&self, at: &At, now: Moment) -> Lock {
-        self.sim.db.set(at.0);
-        let existing = self.sim.open(&at.1, To::Read).existing();
+        self.db.set(at.0);
+        let existing = self.open(&at.1, To::Read).existing();
         let lock_key = LockKey { db: at.0, name: &at.1 };
-        let entry = self.sim.inside.borrow().keys.get(at).cloned();
-        let seen = self.sim.with(|state| {
+        let entry = self.inside.borrow().keys.get(at).cloned();
+        let seen = self.with(|state| {
             let lock = state.table.describe(now, lock_key, existing, &[], usize::MAX)?;
             let holder = |hold: &crate::lock::table::HoldView<'_>| Holder {
                 owner: hold.owner.to_vec(),
@@ -131,7 +180,7 @@ impl World {
     pub(crate) fn nobody_is_forgotten(&self, view: &View) -> Verdict {
         let queued: BTreeSet<u64> =
             view.values().flat_map(|lock| lock.queue.iter().filter_map(|waiting| waiting.client)).collect();
-        let inside = self.sim.inside.borrow();
+        let inside = self.inside.borrow();
         let lost = inside.blocked.values().find(|client| !queued.contains(client));
         must(lost.is_none(), || format!("G7: client {lost:?} is blocked and waits nowhere"))
     }
@@ -139,14 +188,14 @@ impl World {
     /// The core finds nothing wrong with its records.
     pub(crate) fn records_are_right(&self) -> Verdict {
         let keys: Vec<_> = {
-            let inside = self.sim.inside.borrow();
+            let inside = self.inside.borrow();
             let lock = |(at, entry): (&At, &Entry)| match entry.value {
                 Value::Lock(lock) => Some((at.clone(), lock)),
                 Value::Text(_) => None,
             };
             inside.keys.iter().filter_map(lock).collect()
         };
-        let checked = self.sim.with(|state| {
+        let checked = self.with(|state| {
             let keys = keys.iter().map(|(at, lock)| (LockKey { db: at.0, name: &at.1 }, *lock));
             state.table.check(keys)
         });
@@ -157,7 +206,7 @@ impl World {
     pub(crate) fn counts_are_right(&self, view: &View) -> Verdict {
         self.records_are_right()?;
         let held: usize = view.values().map(|lock| lock.holders.len()).sum();
-        let counted = self.sim.with(|state| state.table.holds());
+        let counted = self.with(|state| state.table.holds());
         must(counted == Some(held), || format!("G15: {counted:?} holds are counted, there are {held}"))
     }
 

@@ -1,14 +1,17 @@
-//! The world of a simulated server.
+//! A simulated server. It behaves as a real one does where the engine could be wrong. It calls the engine back while a
+//! key is deleted or replaced, blocks clients and answers them in a later turn, and frees values late. It has clocks of
+//! its own that nothing but the test moves.
 
-use crate::engine::clients::{Reply, Stage};
+use std::cell::{Cell, Ref, RefCell, RefMut};
+
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::engine::settings::Settings;
-use crate::engine::{answers, commands, confirm, describe, events, pump};
-use crate::lock::effect::Answer;
-use crate::lock::types::{ClientId, Moment, Token};
-use crate::sim::server::inside::{At, Entry, PartBuf, Told, Value, Words, place};
-use crate::sim::server::sim::Sim;
+use crate::engine::shared::Shared;
+use crate::engine::state::State;
+use crate::engine::{answers, commands, confirm, describe, events, pump, values};
+use crate::lock::types::{ClientId, Moment};
+use crate::sim::server::inside::{At, Clockwork, Entry, Inside, PartBuf, Told, Value, Words, place};
 
 /// More turns than anything needs to come to rest.
 const TURNS_MAX: usize = 10_000;
@@ -21,43 +24,45 @@ pub(crate) enum Said {
     Later(u64),
 }
 
-/// A server with its clients.
-#[derive(Default)]
+/// A simulated server with its clients.
 pub(crate) struct World {
-    pub(crate) sim: Sim,
+    pub(crate) inside: RefCell<Inside>,
+    pub(super) state: RefCell<State<u64, Clockwork>>,
+    pub(super) shared: Shared,
+    pub(crate) db: Cell<u32>,
+    pub(crate) client: Cell<Option<u64>>,
+    pub(crate) flags: Cell<Flags>,
+    pub(crate) is_paused: Cell<bool>,
+    pub(crate) refuses_writes: Cell<bool>,
+    /// The module receives the events of keys.
+    pub(crate) hears_keys: Cell<bool>,
+    /// The time that passes with each look at the clock.
+    pub(crate) us_per_look: Cell<u64>,
     /// The replies to blocked clients: number of the block, reply.
     pub(crate) answers: Vec<(u64, Vec<PartBuf>)>,
     /// Values that a flush has left to be freed.
     pub(crate) unfreed: Vec<Value>,
 }
 
-/// The progress of a blocked client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fate {
-    /// It waits in a queue.
-    InQueue,
-    /// It has its lock, under this token.
-    Granted(Token),
-    /// It has its longer lease.
-    Renewed,
-    /// It has nothing of it.
-    Over,
-    TimedOut,
-    Replaced,
-    Moved,
-    /// The server does not know it any more.
-    Gone,
-}
-
-impl Fate {
-    const fn of(reply: &Reply) -> Self {
-        match reply {
-            Reply::Renewed(_) => Self::Renewed,
-            Reply::Answer(Answer::Granted { token, .. }) => Self::Granted(*token),
-            Reply::Answer(Answer::TimedOut) => Self::TimedOut,
-            Reply::Answer(Answer::Replaced) => Self::Replaced,
-            Reply::Answer(Answer::Moved(_)) => Self::Moved,
-            Reply::Answer(_) => Self::Over,
+impl Default for World {
+    fn default() -> Self {
+        let (boot_us, wall_us) = (5_000_000, 1_700_000_000_000_000);
+        let inside = Inside { boot_us, wall_us, ..Inside::default() };
+        let shared = Shared::new();
+        shared.has_optional_aux.set(true);
+        Self {
+            inside: RefCell::new(inside),
+            state: RefCell::default(),
+            shared,
+            db: Cell::new(0),
+            client: Cell::new(None),
+            flags: Cell::default(),
+            is_paused: Cell::new(false),
+            refuses_writes: Cell::new(false),
+            hears_keys: Cell::new(false),
+            us_per_look: Cell::new(0),
+            answers: Vec::new(),
+            unfreed: Vec::new(),
         }
     }
 }
@@ -76,34 +81,45 @@ impl World {
     }
 
     /// A server with these settings.
-    pub(crate) fn started_as(flags: Flags, set: impl FnOnce(&Sim)) -> Self {
+    pub(crate) fn started_as(flags: Flags, set: impl FnOnce(&World)) -> Self {
         let world = Self::default();
-        world.sim.flags.set(flags);
-        set(&world.sim);
-        events::settings_changed(&world.sim, false);
-        events::started(&world.sim);
+        world.flags.set(flags);
+        set(&world);
+        events::settings_changed(&world, false);
+        events::started(&world);
         world
+    }
+
+    /// It is a replica from here on, or the primary, without being told.
+    pub(crate) fn set_role(&self, is_replica: bool) {
+        self.flags.set(Flags { is_replica, ..self.flags.get() });
+    }
+
+    /// Another server becomes the primary, or this one does.
+    pub(crate) fn takes_role(&self, is_replica: bool) {
+        self.set_role(is_replica);
+        if is_replica { events::demoted(self) } else { events::promoted(self) }
     }
 
     /// Lets grants and renewals be answered when the only replica has them, from here on.
     pub(crate) fn confirms(&self) {
-        let settings = &self.sim.shared().settings;
+        let settings = &self.shared().settings;
         settings.set_confirm(1);
         set_number(settings, "group-size", 2);
         set_number(settings, "quarantine", 60_000);
-        self.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", 0));
-        events::settings_changed(&self.sim, true);
-        confirm::replica_changed(&self.sim);
+        self.inside.borrow_mut().replicas.insert(1, ("replica:1", 0));
+        events::settings_changed(self, true);
+        confirm::replica_changed(self);
     }
 
     /// Turns confirmations off.
     pub(crate) fn confirms_no_more(&self) {
-        self.sim.shared().settings.set_confirm(0);
-        events::settings_changed(&self.sim, true);
+        self.shared().settings.set_confirm(0);
+        events::settings_changed(self, true);
     }
 
     pub(crate) fn connect(&self, client: u64) {
-        self.sim.inside.borrow_mut().connected.insert(client);
+        self.inside.borrow_mut().connected.insert(client);
     }
 
     /// A client sends this.
@@ -113,12 +129,12 @@ impl World {
 
     /// A client sends these words.
     pub(crate) fn asks(&mut self, client: u64, db: u32, words: Words) -> Said {
-        self.run(Some(client), db, words, self.sim.flags.get())
+        self.run(Some(client), db, words, self.flags.get())
     }
 
     /// Has it carry out a fact. Returns the reply.
     pub(crate) fn apply(&mut self, told: &Told) -> Vec<PartBuf> {
-        let flags = Flags { is_fact: true, ..self.sim.flags.get() };
+        let flags = Flags { is_fact: true, ..self.flags.get() };
         match self.run(None, told.db, told.words.clone(), flags) {
             Said::Now(parts) => parts,
             Said::Later(_) => panic!("a fact waits: {told:?}"),
@@ -127,9 +143,9 @@ impl World {
 
     /// Carries out a record, which must change something: a primary sends no others (G13).
     pub(crate) fn obeys(&mut self, told: &Told) -> Result<(), String> {
-        let before = self.sim.inside.borrow().offset;
+        let before = self.inside.borrow().offset;
         let reply = self.apply(told);
-        let has_changed = self.sim.inside.borrow().offset > before || &*told.words[0] == b"LOCK.TICK";
+        let has_changed = self.inside.borrow().offset > before || &*told.words[0] == b"LOCK.TICK";
         if has_changed && !matches!(reply[..], [PartBuf::Error(_), ..]) {
             return Ok(());
         }
@@ -139,20 +155,20 @@ impl World {
 
     pub(crate) fn run(&mut self, client: Option<u64>, db: u32, words: Words, flags: Flags) -> Said {
         self.expire_keys();
-        let before = self.sim.flags.replace(flags);
-        self.sim.db.set(db);
-        self.sim.client.set(client);
+        let before = self.flags.replace(flags);
+        self.db.set(db);
+        self.client.set(client);
         {
-            let mut inside = self.sim.inside.borrow_mut();
+            let mut inside = self.inside.borrow_mut();
             inside.reply = Vec::new();
             inside.running = Some(words.clone());
             inside.has_blocked = None;
         }
         let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         self.dispatch(db, &args);
-        self.sim.client.set(None);
-        self.sim.flags.set(before);
-        let mut inside = self.sim.inside.borrow_mut();
+        self.client.set(None);
+        self.flags.set(before);
+        let mut inside = self.inside.borrow_mut();
         inside.running = None;
         let reply = std::mem::take(&mut inside.reply);
         if let Some(handle) = inside.has_blocked {
@@ -164,19 +180,18 @@ impl World {
     }
 
     pub(crate) fn dispatch(&mut self, db: u32, args: &[&[u8]]) {
-        let sim = &self.sim;
         match *args {
-            [b"LOCK.ACQUIRE", name, ref rest @ ..] => commands::acquire(sim, name, rest),
-            [b"LOCK.MACQUIRE", ref rest @ ..] => commands::macquire(sim, rest),
-            [b"LOCK.RELEASE", name, ref rest @ ..] => commands::release(sim, name, rest),
-            [b"LOCK.RENEW", name, ref rest @ ..] => commands::renew(sim, name, rest),
-            [b"LOCK.FENCE", name, ref rest @ ..] => commands::fence(sim, name, rest),
-            [b"LOCK.APPLY", name, ref rest @ ..] => commands::apply_record(sim, name, rest),
-            [b"LOCK.TICK", ref rest @ ..] => commands::tick(sim, rest),
-            [b"LOCK.INFO", name, ref rest @ ..] => describe::info(sim, name, rest),
-            [b"LOCK.HELDBY", owner] => describe::heldby(sim, owner),
+            [b"LOCK.ACQUIRE", name, ref rest @ ..] => commands::acquire(self, name, rest),
+            [b"LOCK.MACQUIRE", ref rest @ ..] => commands::macquire(self, rest),
+            [b"LOCK.RELEASE", name, ref rest @ ..] => commands::release(self, name, rest),
+            [b"LOCK.RENEW", name, ref rest @ ..] => commands::renew(self, name, rest),
+            [b"LOCK.FENCE", name, ref rest @ ..] => commands::fence(self, name, rest),
+            [b"LOCK.APPLY", name, ref rest @ ..] => commands::apply_record(self, name, rest),
+            [b"LOCK.TICK", ref rest @ ..] => commands::tick(self, rest),
+            [b"LOCK.INFO", name, ref rest @ ..] => describe::info(self, name, rest),
+            [b"LOCK.HELDBY", owner] => describe::heldby(self, owner),
             [b"LOCK.EXEC", name, ref rest @ ..] => {
-                if let Some(words) = commands::exec(sim, name, rest) {
+                if let Some(words) = commands::exec(self, name, rest) {
                     self.dispatch(db, words);
                 }
             }
@@ -193,7 +208,7 @@ impl World {
     pub(crate) fn free_late(&mut self) {
         for value in std::mem::take(&mut self.unfreed) {
             if let Value::Lock(lock) = value {
-                self.sim.shared().bury_later(lock);
+                self.shared().bury_later(lock);
             }
         }
     }
@@ -206,106 +221,89 @@ impl World {
 
     /// Removes the first key whose time to live has passed. `false`: there is none.
     pub(crate) fn expires_one(&mut self) -> bool {
-        if !self.sim.flags.get().decides() || self.sim.is_paused.get() {
+        if !self.flags.get().decides() || self.is_paused.get() {
             return false;
         }
         let over = {
-            let inside = self.sim.inside.borrow();
+            let inside = self.inside.borrow();
             let now_ms = inside.wall_us / 1000;
             let is_over = |entry: &Entry| entry.until_ms.is_some_and(|until| until <= now_ms);
             let must_go = |at: &At, entry: &Entry| is_over(entry) && !inside.is_moving(at);
             inside.keys.iter().find(|(at, entry)| must_go(at, entry)).map(|(at, _)| at.clone())
         };
         let Some(at) = over else { return false };
-        self.sim.take(&at);
-        self.sim.signal(&at);
-        self.sim.propagate(at.0, [b"DEL".to_vec(), at.1.to_vec()].into());
-        self.sim.tell_of_key(&at, "expired");
+        self.take(&at);
+        self.signal(&at);
+        self.propagate(at.0, [b"DEL".to_vec(), at.1.to_vec()].into());
+        self.tell_of_key(&at, "expired");
         true
     }
 
     /// A client closes its connection. The server reports that before it releases the client's blocks.
-    pub(crate) fn close(&mut self, client: u64) {
-        self.sim.inside.borrow_mut().connected.remove(&client);
+    pub(crate) fn disconnect(&mut self, client: u64) {
+        self.inside.borrow_mut().connected.remove(&client);
         let blocked: Vec<u64> = {
-            let inside = self.sim.inside.borrow();
+            let inside = self.inside.borrow();
             inside.blocked.iter().filter(|(_, its)| **its == client).map(|(&handle, _)| handle).collect()
         };
-        events::client_closed(&self.sim, ClientId(client));
+        events::client_closed(self, ClientId(client));
         for handle in blocked {
-            answers::disconnected(&self.sim, handle);
+            answers::disconnected(self, handle);
         }
     }
 
     /// A connection breaks, or its user is deleted: it is closed at the end of the turn, and nothing is sent there.
     pub(crate) fn cut_off(&self, client: u64) {
-        self.sim.inside.borrow_mut().closing.insert(client, false);
+        self.inside.borrow_mut().closing.insert(client, false);
     }
 
     /// A client asks for the end of its connection after its replies.
     pub(crate) fn quit(&self, client: u64) {
-        self.sim.inside.borrow_mut().closing.insert(client, true);
+        self.inside.borrow_mut().closing.insert(client, true);
     }
 
     pub(crate) fn end_turn(&mut self) {
         while let Some((client, _)) =
-            { self.sim.inside.borrow().closing.first_key_value().map(|(c, s)| (*c, *s)) }
+            { self.inside.borrow().closing.first_key_value().map(|(c, s)| (*c, *s)) }
         {
-            self.close(client);
-            self.sim.inside.borrow_mut().closing.remove(&client);
+            self.disconnect(client);
+            self.inside.borrow_mut().closing.remove(&client);
         }
-        if self.sim.inside.borrow().tells_of_turns {
-            answers::turn_begins(&self.sim);
+        if self.inside.borrow().tells_of_turns {
+            answers::turn_begins(self);
         }
     }
 
     /// CLIENT UNBLOCK: the client's reply, if it was blocked and not answered yet.
-    pub(crate) fn unblock(&mut self, client: u64) {
+    pub(crate) fn client_unblock(&mut self, client: u64) {
         let handle = {
-            let inside = self.sim.inside.borrow();
+            let inside = self.inside.borrow();
             let is_open = |handle: &u64| inside.unblocked.iter().all(|(other, _)| other != handle);
             let existing = inside.blocked.iter().find(|(handle, its)| **its == client && is_open(handle));
             existing.map(|(&handle, _)| handle)
         };
         if let Some(handle) = handle {
-            let reply = answers::unblocked(&self.sim, handle);
-            answers::reply(&self.sim, reply.as_ref());
-            let reply = std::mem::take(&mut self.sim.inside.borrow_mut().reply);
+            let reply = answers::unblocked(self, handle);
+            answers::reply(self, reply.as_ref());
+            let reply = std::mem::take(&mut self.inside.borrow_mut().reply);
             self.answers.push((handle, reply));
             // The server releases it when it finds no client there.
-            let mut inside = self.sim.inside.borrow_mut();
+            let mut inside = self.inside.borrow_mut();
             inside.unblocked.retain(|(other, _)| *other != handle);
             inside.let_go(handle);
         }
     }
 
-    /// The progress of a blocked client.
-    pub(crate) fn fate(&self, handle: u64) -> Fate {
-        let fate = self.sim.with(|state| {
-            Some(match state.clients.stage(handle)? {
-                Stage::InQueue(_) => Fate::InQueue,
-                Stage::Confirming(_, reply) | Stage::Paced(reply) => Fate::of(reply),
-                Stage::Answered => {
-                    let inside = self.sim.inside.borrow();
-                    let mut unblocked = inside.unblocked.iter();
-                    let own = unblocked.find_map(|(other, reply)| (*other == handle).then_some(reply));
-                    own.and_then(Option::as_ref).map_or(Fate::Over, Fate::of)
-                }
-            })
-        });
-        fate.flatten().unwrap_or(Fate::Gone)
-    }
-
     /// One turn of the event loop.
     pub(crate) fn turn(&mut self) {
         self.expire_keys();
-        confirm::turn(&self.sim);
+        confirm::turn(self);
         self.send_answers();
-        if std::mem::take(&mut self.sim.inside.borrow_mut().pump_is_due) {
-            pump::run(&self.sim);
+        if std::mem::take(&mut self.inside.borrow_mut().pump_is_due) {
+            pump::run(self);
         }
-        let now = self.sim.boot();
-        let is_due = self.sim.with(|state| {
+        let now = self.boot();
+        let is_due = self.with(|state| {
             let is_due = state.wake.alarm.at.is_some_and(|at| at <= now);
             if is_due {
                 state.wake.alarm.at = None;
@@ -313,40 +311,40 @@ impl World {
             is_due
         });
         if is_due == Some(true) {
-            events::woken(&self.sim);
+            events::woken(self);
         }
     }
 
     /// Runs the server's cron: it does all remaining work.
     pub(crate) fn cron(&self) {
-        events::cron(&self.sim);
+        events::cron(self);
     }
 
     pub(crate) fn send_answers(&mut self) {
-        let unblocked = std::mem::take(&mut self.sim.inside.borrow_mut().unblocked);
+        let unblocked = std::mem::take(&mut self.inside.borrow_mut().unblocked);
         for (handle, reply) in unblocked {
-            let client = self.sim.inside.borrow_mut().let_go(handle).expect("it was blocked");
-            let is_gone = !self.sim.inside.borrow().connected.contains(&client);
+            let client = self.inside.borrow_mut().let_go(handle).expect("it was blocked");
+            let is_gone = !self.inside.borrow().connected.contains(&client);
             let Some(reply) = reply else { continue };
             if !is_gone {
-                answers::reply(&self.sim, Some(&reply));
-                let parts = std::mem::take(&mut self.sim.inside.borrow_mut().reply);
-                if self.sim.inside.borrow().closing.get(&client) != Some(&false) {
+                answers::reply(self, Some(&reply));
+                let parts = std::mem::take(&mut self.inside.borrow_mut().reply);
+                if self.inside.borrow().closing.get(&client) != Some(&false) {
                     self.answers.push((handle, parts));
                 }
             }
-            answers::released(&self.sim, handle, reply, is_gone);
+            answers::released(self, handle, reply, is_gone);
         }
         self.end_turn();
     }
 
     /// Returns whether the next turn has nothing to do.
     pub(crate) fn is_idle(&self) -> bool {
-        let inside = self.sim.inside.borrow();
+        let inside = self.inside.borrow();
         let now = Moment(inside.boot_us);
         let waits = !inside.pump_is_due && inside.unblocked.is_empty();
         drop(inside);
-        let alarm = self.sim.with(|state| state.wake.alarm.at).flatten();
+        let alarm = self.with(|state| state.wake.alarm.at).flatten();
         waits && alarm.is_none_or(|at| at > now)
     }
 
@@ -364,22 +362,97 @@ impl World {
 
     /// The engine counts the values that the server has in its keyspace, or has still to free.
     fn must_count_values(&self) {
-        let inside = self.sim.inside.borrow();
+        let inside = self.inside.borrow();
         let in_keys = inside.keys.values().map(|entry| &entry.value);
         let all = in_keys.chain(&self.unfreed).filter(|value| value.lock().is_some()).count();
-        assert_eq!(self.sim.shared().values(), all as u64, "{:?} {:?}", inside.keys, self.unfreed);
+        assert_eq!(self.shared().values(), all as u64, "{:?} {:?}", inside.keys, self.unfreed);
     }
 
     /// Returns whether the server's checks before it sleeps make no work for another turn.
     fn sleeps(&self) -> bool {
-        confirm::turn(&self.sim);
+        confirm::turn(self);
         self.is_idle()
     }
 
     pub(crate) fn passes(&mut self, ms: u64) {
-        let mut inside = self.sim.inside.borrow_mut();
+        let mut inside = self.inside.borrow_mut();
         inside.boot_us += ms * 1000;
         inside.wall_us += ms * 1000;
+    }
+
+    /// The engine's state, for a test to inspect between two steps.
+    pub(crate) fn state(&self) -> Ref<'_, State<u64, Clockwork>> {
+        self.state.borrow()
+    }
+
+    pub(crate) fn state_mut(&self) -> RefMut<'_, State<u64, Clockwork>> {
+        self.state.borrow_mut()
+    }
+
+    /// Takes a key out of the keyspace. The engine is called as by a real server: first when it leaves its name, then
+    /// when its value is freed.
+    pub(crate) fn take(&self, at: &At) -> Option<Entry> {
+        let entry = self.inside.borrow_mut().keys.remove(at)?;
+        self.gone(&entry.value);
+        Some(entry)
+    }
+
+    /// A value leaves its name and is freed.
+    pub(crate) fn gone(&self, value: &Value) {
+        if let Value::Lock(lock) = *value
+            && !self.shared.is_letting_go(lock)
+        {
+            values::unlinked(self, lock);
+            values::freed(self, lock);
+        }
+    }
+
+    pub(crate) fn put(&self, at: &At, entry: Entry) {
+        self.take(at);
+        self.inside.borrow_mut().keys.insert(at.clone(), entry);
+    }
+
+    /// Sends the command to replicas and the file.
+    pub(crate) fn propagate(&self, db: u32, words: Words) {
+        let told = Told { db, words };
+        let mut inside = self.inside.borrow_mut();
+        inside.offset += 1;
+        // Commands read from a file are not replicated.
+        if self.flags.get().is_loading {
+            return;
+        }
+        if self.flags.get().has_aof {
+            inside.file.push(told.clone());
+        }
+        inside.stream.push(told);
+    }
+
+    pub(super) fn tell(&self, words: &[&[u8]]) {
+        self.propagate(self.db.get(), words.iter().map(|word| word.to_vec()).collect());
+    }
+
+    /// A real server may call the engine back from here: so the engine's state must not be borrowed.
+    pub(super) fn may_call_back(&self) {
+        assert!(
+            self.state.try_borrow_mut().is_ok(),
+            "the server is called from within what the engine keeps"
+        );
+    }
+
+    /// Returns whether a key has expired that may not be deleted now: only a primary's records can see it.
+    pub(crate) fn hides(&self, inside: &Inside, at: &At, entry: &Entry) -> bool {
+        let flags = self.flags.get();
+        let is_others = (flags.is_replica && !flags.is_fact) || inside.is_moving(at);
+        // While a file is read, no key expires.
+        let must_stay = !flags.is_loading && (is_others || self.is_paused.get());
+        must_stay && entry.until_ms.is_some_and(|until| until <= inside.wall_us / 1000)
+    }
+
+    /// Reports the change of a key to the clients that watch it, or keep a copy of it.
+    pub(crate) fn signal(&self, at: &At) {
+        let mut inside = self.inside.borrow_mut();
+        inside.changed.insert(Some(at.1.to_vec()));
+        inside.touch(|watched| watched == at);
     }
 }
 

@@ -104,7 +104,7 @@ impl World {
         self.owners.insert(owner);
         let at = keys.first().ok_or("a request for nothing")?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        match self.server.single.ask(client, at.db, &words)? {
+        match self.server.ask(client, at.db, &words)? {
             Replied::Integer(token) => granted(token),
             Replied::Owner(minted, token) if *minted == *owner.as_bytes() => granted(token),
             Replied::Null => Ok(Reply::Busy),
@@ -119,7 +119,7 @@ impl World {
 
     /// The client is blocked: it waits in a queue, or it has its locks and waits for replicas.
     fn blocks(&mut self, handle: u64, at: At, owner: Name, client: u64) -> Result<Reply, String> {
-        let (number, reply) = match self.server.single.progress(handle) {
+        let (number, reply) = match self.server.progress(handle) {
             Progress::Confirming(Some(Answer::Granted { token, .. })) => (0, Reply::Granted(token)),
             Progress::Confirming(None) => (0, Reply::Bool(true)),
             _ => {
@@ -161,7 +161,7 @@ impl World {
             return Err(format!("client {client} is blocked, and no server would hear {words:?}"));
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        match self.server.single.ask(client, at.db, &words)? {
+        match self.server.ask(client, at.db, &words)? {
             Replied::Integer(truth) => Ok(Reply::Bool(truth == 1)),
             Replied::Later(handle) => self.blocks(handle, at, owner, client),
             Replied::Error(text) => refusal(Keys::one(at), &text)
@@ -172,7 +172,7 @@ impl World {
     }
 
     pub(crate) fn fence(&mut self, at: At, out: &mut Outcome) -> Result<(), String> {
-        out.reply = match self.server.single.ask(ANYBODY, at.db, &["LOCK.FENCE", at.name])? {
+        out.reply = match self.server.ask(ANYBODY, at.db, &["LOCK.FENCE", at.name])? {
             Replied::Integer(token) => Reply::Token(Token::new(token)),
             Replied::Null => Reply::Token(None),
             Replied::Error(text) if text == WRONG_TYPE => Reply::Token(None),
@@ -197,7 +197,7 @@ impl World {
 
     /// The clients that have been answered in this step, and the replies that are on their way now.
     pub(crate) fn answers(&mut self, out: &mut Outcome) -> Result<(), String> {
-        let single = &self.server.single;
+        let single = &self.server;
         for (&handle, blocked) in &mut self.blocked {
             let answer = match single.progress(handle) {
                 Progress::InQueue if blocked.is_open => continue,
@@ -224,7 +224,7 @@ impl World {
     /// All answers that are on their way reach their clients.
     pub(crate) fn send_answers(&mut self) {
         let (granted, owed) = (self.granted(), self.owed(false));
-        self.server.single.send(None);
+        self.server.send(None);
         self.in_flight.clear();
         self.let_go_of_answered(&granted);
         let left = self.owed(false);
@@ -235,7 +235,7 @@ impl World {
     /// The blocked clients that are about to read a grant.
     fn granted(&self) -> BTreeSet<u64> {
         let is_granted = |handle: &u64| {
-            let progress = self.server.single.progress(*handle);
+            let progress = self.server.progress(*handle);
             matches!(progress, Progress::Answered(Some(Answer::Granted { .. })))
         };
         self.blocked.keys().copied().filter(is_granted).collect()
@@ -243,7 +243,7 @@ impl World {
 
     /// A client that was answered is blocked no longer.
     fn let_go_of_answered(&mut self, granted: &BTreeSet<u64>) {
-        let (single, refused) = (&self.server.single, &mut self.refused);
+        let (single, refused) = (&self.server, &mut self.refused);
         self.blocked.retain(|handle, blocked| {
             let is_blocked = single.is_blocked(*handle);
             if !is_blocked && !granted.contains(handle) {
@@ -264,7 +264,7 @@ impl World {
 
     pub(crate) fn close(&mut self, client: u64) {
         let granted = self.granted();
-        self.server.single.close(client);
+        self.server.close(client);
         let refused = &mut self.refused;
         self.blocked.retain(|handle, blocked| {
             if blocked.client == client && !granted.contains(handle) {
@@ -277,7 +277,7 @@ impl World {
     pub(crate) fn unblock(&mut self, client: u64, out: &mut Outcome) {
         let granted = self.granted();
         let (confirming, answered) = (self.owed(true), self.owed(false));
-        self.server.single.unblock(client);
+        self.server.unblock(client);
         self.let_go_of_answered(&granted);
         let of_gone = |owed: BTreeMap<u64, Vec<InFlight>>| {
             let gone = owed.into_iter().filter(|(handle, _)| !self.blocked.contains_key(handle));
@@ -302,7 +302,7 @@ impl World {
     fn owed(&self, is_confirming: bool) -> BTreeMap<u64, Vec<InFlight>> {
         let mut all = BTreeMap::new();
         for (&handle, &Blocked { owner, client, .. }) in &self.blocked {
-            let (waits, holds) = self.server.single.owed(handle);
+            let (waits, holds) = self.server.owed(handle);
             if waits == is_confirming && !holds.is_empty() {
                 let hold = |(lock_key, token)| InFlight { at: Self::at_of(&lock_key), owner, token, client };
                 all.insert(handle, holds.into_iter().map(hold).collect());

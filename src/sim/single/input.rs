@@ -4,7 +4,7 @@ use crate::lock::deadlock::Link;
 use crate::lock::effect::{Answer, Event};
 use crate::lock::table::{Limits, Refusal};
 use crate::lock::types::{Binding, Mode, Token};
-use crate::sim::single::driven::Record;
+use crate::sim::server::inside::Told;
 use crate::sim::single::server::{At, Lazy, Name, Outside};
 use crate::sim::single::world::World;
 
@@ -250,7 +250,7 @@ pub(crate) struct Outcome {
     /// The changes of keys, as clients that watch or track them see them.
     pub(crate) changes: Vec<(At, &'static str)>,
     /// The records sent to replicas.
-    pub(crate) facts: Vec<Record>,
+    pub(crate) facts: Vec<Told>,
     /// Changes of keys that bypass the core.
     pub(crate) outside: Vec<Outside>,
     pub(crate) events: Vec<(At, Event)>,

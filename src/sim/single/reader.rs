@@ -1,13 +1,14 @@
 //! The readers of a primary's stream: a replica, or an append-only file that is replayed (G13).
 //!
-//! A reader is a simulated server of its own, with its own clocks, that is fed with [`Record`]s. A replica may write
+//! A reader is a simulated server of its own, with its own clocks, that is fed with [`Told`]s. A replica may write
 //! an append-only file itself, from the output of *its* engine; that file is one more reader after it.
 
 use std::collections::VecDeque;
 
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::types::{Binding, Moment, Now, Token};
-use crate::sim::single::driven::Record;
+use crate::sim::server::inside::Told;
+use crate::sim::server::world::words;
 use crate::sim::single::server::{At, Key, Server};
 
 /// The offset of a reader's boot-time clock: two machines have independent clocks.
@@ -17,7 +18,7 @@ const AHEAD_US: u64 = 7_000_000;
 pub(crate) struct Reader {
     pub(crate) server: Server,
     /// The records that were sent and have not arrived yet.
-    under_way: VecDeque<Record>,
+    under_way: VecDeque<Told>,
     /// True if it could count tokens by now. The reader of a new file cannot until one was named.
     can_count: bool,
     /// The newest token of its earlier life.
@@ -52,8 +53,8 @@ impl Reader {
             reader.server.table_mut().clock().hear(past);
             reader.past = past.get();
         }
-        reader.server.single.synchronise(&primary.single)?;
-        drop((reader.server.single.take_events(), reader.server.single.take_changed()));
+        reader.server.synchronise(primary)?;
+        drop((reader.server.take_events(), reader.server.take_changed()));
         reader.server.look();
         reader.can_count = true;
         Ok(reader)
@@ -64,11 +65,11 @@ impl Reader {
         let mut reader = Self::empty(writer);
         reader.is_of_file = true;
         let last = writer.table().last_token();
-        let rewritten = writer.single.begin_file();
+        let rewritten = writer.begin_file();
         // A LOCK.TICK that may come after the first grant names the start of the count.
         reader.server.table_mut().clock().adopt(last, 0);
         rewritten.iter().try_for_each(|record| reader.apply(record))?;
-        drop((reader.server.single.take_events(), reader.server.single.take_changed()));
+        drop((reader.server.take_events(), reader.server.take_changed()));
         // The holds of the rewritten part were named in the order of their keys.
         reader.can_count = false;
         reader.server.look();
@@ -76,7 +77,7 @@ impl Reader {
     }
 
     /// The primary sends this record.
-    pub(crate) fn send(&mut self, record: Record) {
+    pub(crate) fn send(&mut self, record: Told) {
         self.under_way.push_back(record);
     }
 
@@ -90,8 +91,8 @@ impl Reader {
         }
         self.server.look();
         // Its events have no subscribers, until it is promoted.
-        drop((self.server.single.take_events(), self.server.single.take_changed()));
-        let written = self.server.single.take_file();
+        drop((self.server.take_events(), self.server.take_changed()));
+        let written = self.server.take_file();
         if let Some(file) = &mut self.file {
             written.into_iter().for_each(|record| file.send(record));
             file.catch_up().map_err(|wrong| format!("a replica's file: {wrong}"))?;
@@ -108,12 +109,12 @@ impl Reader {
         }
     }
 
-    fn apply(&mut self, record: &Record) -> Result<(), String> {
+    fn apply(&mut self, record: &Told) -> Result<(), String> {
         let told = self.told();
-        self.server.single.obeys(record)?;
+        self.server.obeys(record)?;
         // The stream of a reader has no readers.
-        drop(self.server.single.take_stream());
-        let token = match &*record.1 {
+        drop(self.server.take_stream());
+        let token = match &*record.words {
             [command, _, hold, token, ..] if **command == *b"LOCK.APPLY" && **hold == *b"HOLD" => token,
             _ => return Ok(()),
         };
@@ -124,7 +125,7 @@ impl Reader {
 
     /// The background thread has freed the values of emptied databases.
     pub(crate) fn free(&mut self) {
-        self.server.single.free();
+        self.server.free();
         if let Some(file) = &mut self.file {
             file.free();
         }
@@ -230,9 +231,7 @@ fn check_key(
 fn a_fact_about_another_hold_changes_nothing() -> Result<(), String> {
     let at = At::new(0, "k");
     let mut reader = Reader::from_snapshot(&Server::started(Moment(1_000_000), 0, false), 0)?;
-    let record = |text: &str| -> Record {
-        (0, text.split_whitespace().map(|word| word.as_bytes().to_vec()).collect())
-    };
+    let record = |text: &str| -> Told { Told { db: 0, words: words(text) } };
     reader.apply(&record("LOCK.APPLY k HOLD 7 50 ann"))?;
     for text in [
         "LOCK.APPLY k ENDED 6",

@@ -1,15 +1,17 @@
 //! A simulated server, run by the engine that ships, as the models, the random lives and the stories see it. It has a
 //! keyspace whose values are numbers of locks, and two clocks. Primary and readers of its stream are both made of it.
 
-use std::cell::{Ref, RefCell, RefMut};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use crate::engine::flags::Flags;
 use crate::lock::codec::SavedLock;
 use crate::lock::effect::{Existing, LockId};
 use crate::lock::locks::OwnerText;
-use crate::lock::table::{Description, HoldView, Table, WaiterView};
+use crate::lock::table::{Description, HoldView, WaiterView};
 use crate::lock::types::{LockKey, Moment, Now, Token};
-use crate::sim::single::driven::{Replied, Single};
+use crate::sim::server::world::World;
+use crate::sim::single::driven::Replied;
 
 /// A key, an owner: tests know all of theirs beforehand.
 pub(crate) type Name = &'static str;
@@ -105,7 +107,7 @@ pub(crate) fn name_of(bytes: &[u8]) -> Name {
 
 /// See the [module](self).
 pub(crate) struct Server {
-    pub(crate) single: Single,
+    pub(crate) world: World,
     pub(crate) now: Now,
     /// The keys as of the last look.
     pub(crate) keys: BTreeMap<At, Key>,
@@ -116,20 +118,12 @@ pub(crate) struct Server {
 impl Server {
     /// One with nothing in it.
     pub(crate) fn started(boot: Moment, wall_us: u64, is_replica: bool) -> Self {
-        Self {
-            single: Single::started(boot.0, wall_us, is_replica),
-            now: Now { boot, wall_us },
-            keys: BTreeMap::new(),
-            mortal: BTreeSet::new(),
-        }
-    }
-
-    pub(crate) fn table(&self) -> Ref<'_, Table> {
-        self.single.table()
-    }
-
-    pub(crate) fn table_mut(&self) -> RefMut<'_, Table> {
-        self.single.table_mut()
+        let flags = Flags { is_replica, ..Flags::default() };
+        let world = World::started_as(flags, |world| {
+            let mut inside = world.inside.borrow_mut();
+            (inside.boot_us, inside.wall_us) = (boot.0, wall_us);
+        });
+        Self { world, now: Now { boot, wall_us }, keys: BTreeMap::new(), mortal: BTreeSet::new() }
     }
 
     /// The newest token, and the one that readers of its stream know of.
@@ -141,17 +135,18 @@ impl Server {
     /// A user sets a clock, or time passes.
     pub(crate) fn set_now(&mut self, now: Now) {
         self.now = now;
-        self.single.set_clocks(now.boot.0, now.wall_us);
+        let mut inside = self.world.inside.borrow_mut();
+        (inside.boot_us, inside.wall_us) = (now.boot.0, now.wall_us);
     }
 
     /// Reads the current state.
     pub(crate) fn look(&mut self) {
         self.keys.clear();
         self.mortal.clear();
-        for (db, name, lock, is_mortal) in self.single.keys() {
-            let at = At::new(db, name_of(&name));
-            self.keys.insert(at, lock.map_or(Key::Other, Key::Lock));
-            self.mortal.extend(is_mortal.then_some(at));
+        for ((db, name), entry) in &self.world.inside.borrow().keys {
+            let at = At::new(*db, name_of(name));
+            self.keys.insert(at, entry.value.lock().map_or(Key::Other, Key::Lock));
+            self.mortal.extend(entry.until_ms.map(|_| at));
         }
     }
 
@@ -212,34 +207,30 @@ impl Server {
         /// Far beyond the end of any run, in milliseconds of the wall clock.
         const NEVER_MS: &str = "9000000000000000";
         let replied = match *what {
-            Outside::Del(at) => self.does(at.db, &["DEL", at.name])?,
-            Outside::Set(at) => self.does(at.db, &["SET", at.name, "text"])?,
+            Outside::Del(at) => self.ask(0, at.db, &["DEL", at.name])?,
+            Outside::Set(at) => self.ask(0, at.db, &["SET", at.name, "text"])?,
             Outside::Rename(from, to) if from == to || from.db != to.db => return Ok(false),
-            Outside::Rename(from, to) => self.does(from.db, &["RENAME", from.name, to.name])?,
+            Outside::Rename(from, to) => self.ask(0, from.db, &["RENAME", from.name, to.name])?,
             Outside::Move(at, db) if at.db == db => return Ok(false),
-            Outside::Move(at, db) => self.does(at.db, &["MOVE", at.name, &db.to_string()])?,
+            Outside::Move(at, db) => self.ask(0, at.db, &["MOVE", at.name, &db.to_string()])?,
             Outside::Flush(db, lazy) => {
                 let command = if db.is_some() { "FLUSHDB" } else { "FLUSHALL" };
                 let how = if lazy == Lazy::Yes { "ASYNC" } else { "SYNC" };
-                self.does(db.unwrap_or(0), &[command, how])?
+                self.ask(0, db.unwrap_or(0), &[command, how])?
             }
-            Outside::Swap(a, b) => self.does(0, &["SWAPDB", &a.to_string(), &b.to_string()])?,
+            Outside::Swap(a, b) => self.ask(0, 0, &["SWAPDB", &a.to_string(), &b.to_string()])?,
             Outside::Restore(at, (name, ref saved)) => {
-                self.single.restore((at.db, at.name), (name, saved.as_ref()))?
+                self.restore((at.db, at.name), (name, saved.as_ref()))?
             }
-            Outside::Expire(at) => self.does(at.db, &["PEXPIREAT", at.name, NEVER_MS])?,
+            Outside::Expire(at) => self.ask(0, at.db, &["PEXPIREAT", at.name, NEVER_MS])?,
         };
         Ok(matches!(replied, Replied::Ok | Replied::Integer(1..)))
-    }
-
-    fn does(&mut self, db: u32, words: &[&str]) -> Result<Replied, String> {
-        self.single.ask(0, db, words)
     }
 
     /// Checks the core's own records.
     pub(crate) fn check(&self) -> Result<(), String> {
         // Values that are not freed yet, under no name any more: the table's locks of them are empty.
-        let mut unfreed = self.single.unfreed();
+        let mut unfreed = self.unfreed();
         let table = self.table();
         table.keep_known(&mut unfreed);
         if let Some(id) = unfreed.iter().find(|&&id| table.is_held(id)) {

@@ -10,7 +10,7 @@ use crate::lock::codec::{SavedHold, SavedLock, read, write};
 use crate::lock::table::Limits;
 use crate::lock::tests::lowered;
 use crate::lock::types::{LockKey, LockKeyBuf, Mode, Moment, Now, Token};
-use crate::sim::single::driven::Record;
+use crate::sim::server::inside::Told;
 use crate::sim::single::input::{InFlight, Input, Outcome, Reply, Writes};
 use crate::sim::single::reader::Reader;
 use crate::sim::single::server::{At, Key, Name, Outside, Server, name_of};
@@ -111,8 +111,8 @@ impl World {
             Input::Fence(at) => self.fence(at, &mut out)?,
             Input::Pump => self.pump(&mut out)?,
             Input::Confirmed => {
-                self.server.single.acknowledges();
-                self.drops_replies(&mut out, |world| world.server.single.looks_at_replicas());
+                self.server.acknowledges();
+                self.drops_replies(&mut out, |world| world.server.looks_at_replicas());
                 self.send_answers();
             }
             Input::Close(client) => self.drops_replies(&mut out, |world| world.close(client)),
@@ -129,14 +129,15 @@ impl World {
         let before = std::mem::take(&mut self.server.keys);
         let was_mortal = std::mem::take(&mut self.server.mortal);
         self.server.look();
-        let changed = self.server.single.take_changed();
+        let changed = self.server.take_changed();
         if changed.is_empty() {
             return;
         }
         let all: BTreeSet<At> = before.keys().chain(self.server.keys.keys()).copied().collect();
         for at in all {
-            let names =
-                |(db, words): &Record| *db == at.db && words.iter().any(|word| **word == *at.name.as_bytes());
+            let names = |Told { db, words }: &Told| {
+                *db == at.db && words.iter().any(|word| **word == *at.name.as_bytes())
+            };
             // A client that keeps copies of keys is notified of names, in whichever database.
             let is_signalled = changed.iter().flatten().any(|name| **name == *at.name.as_bytes());
             let is_named = out.facts.iter().any(names);
@@ -160,17 +161,17 @@ impl World {
 
     /// Gathers the outcome of a step.
     fn collect(&mut self, out: &mut Outcome) -> Result<(), String> {
-        for record in self.server.single.take_stream() {
+        for record in self.server.take_stream() {
             let replicas = self.readers.iter_mut().filter(|reader| !reader.is_of_file);
             replicas.for_each(|reader| reader.send(record.clone()));
             out.facts.push(record);
         }
         self.changes(out);
-        for record in self.server.single.take_file() {
+        for record in self.server.take_file() {
             let files = self.readers.iter_mut().filter(|reader| reader.is_of_file);
             files.for_each(|reader| reader.send(record.clone()));
         }
-        for (db, name, event) in self.server.single.take_events() {
+        for (db, name, event) in self.server.take_events() {
             out.events.push((At::new(db, name_of(&name)), event));
         }
         out.delivered.append(&mut self.delivered);
@@ -201,7 +202,7 @@ impl World {
             },
             Input::RestoreTooLate(at) => {
                 if let Some(saved) = self.payload_for(at) {
-                    let was_there = self.server.single.restore_too_late((at.db, at.name), saved?.as_ref())?;
+                    let was_there = self.server.restore_too_late((at.db, at.name), saved?.as_ref())?;
                     out.reply = Reply::Bool(was_there);
                     out.outside.extend(was_there.then_some(Outside::Del(at)));
                 }
@@ -209,7 +210,7 @@ impl World {
             Input::Pass(us) => self.pass(us),
             Input::Wall(wall_us) => self.server.set_now(Now { wall_us, ..self.server.now }),
             Input::Free => {
-                self.server.single.free();
+                self.server.free();
                 self.readers.iter_mut().for_each(Reader::free);
             }
             Input::NewReplica(ahead) => {
@@ -237,7 +238,7 @@ impl World {
 
     /// Applies a setting.
     fn set(&mut self, input: &Input) -> Result<(), String> {
-        let single = &self.server.single;
+        let single = &self.server;
         match *input {
             Input::Forbid(client, is_forbidden) => {
                 single.forbid(client, is_forbidden);
@@ -279,7 +280,7 @@ impl World {
 
     /// A turn of the event loop: answers reach their clients, then the pump runs.
     fn pump(&mut self, out: &mut Outcome) -> Result<(), String> {
-        self.drops_replies(out, |world| world.server.single.looks_at_replicas());
+        self.drops_replies(out, |world| world.server.looks_at_replicas());
         self.send_answers();
         for &at in &self.elsewhere {
             if self.writes != Writes::Paused
@@ -289,7 +290,7 @@ impl World {
             }
         }
         self.was_open = self.writes == Writes::Allowed;
-        if self.server.single.pump() {
+        if self.server.pump() {
             return Ok(());
         }
         Err("G3, G6: the pump never comes to an end".to_owned())
@@ -356,7 +357,7 @@ impl World {
 
     /// The next owner that the server mints.
     pub(crate) fn next_owner(&self) -> Name {
-        name_of(&self.server.single.next_owner())
+        name_of(&self.server.next_owner())
     }
 
     fn outside(&mut self, what: Outside, out: &mut Outcome) -> Result<(), String> {
@@ -389,16 +390,16 @@ impl World {
             out.reply = Reply::Bool(false);
             return Ok(());
         }
-        self.server.single.demote();
+        self.server.demote();
         self.answers(out)?;
         if let Some(left) = self.blocked.values().find(|blocked| blocked.is_open) {
             return Err(format!("G7: {} still waits at a server that was demoted", left.client));
         }
-        let (wall_us, owners) = (self.server.now.wall_us, self.server.single.owners());
+        let (wall_us, owners) = (self.server.now.wall_us, self.server.owners());
         self.server = self.readers.swap_remove(reader).server;
-        self.server.single.set_owners(owners);
+        self.server.set_owners(owners);
         self.server.set_now(Now { wall_us, ..self.server.now });
-        let single = &self.server.single;
+        let single = &self.server;
         single.set_limits(self.limits);
         single.set_confirms(self.confirms);
         single.set_quarantine(self.quarantine_ms, false);
@@ -421,7 +422,7 @@ impl World {
     /// Checks the world: the core's own records, and G13.
     pub(crate) fn check(&mut self) -> Result<(), String> {
         self.server.check()?;
-        if self.was_open && !self.server.single.is_pump_asked() {
+        if self.was_open && !self.server.is_pump_asked() {
             return Err("G6: there is something to do, and nobody asks for the pump".to_owned());
         }
         let (told, has_settled) = {

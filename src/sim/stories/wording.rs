@@ -5,7 +5,7 @@ use crate::lock::deadlock::Link;
 use crate::lock::effect::{Answer, Event};
 use crate::lock::types::{Mode, Token};
 use crate::sim::checkers::judge::Pending;
-use crate::sim::single::driven::Record;
+use crate::sim::server::inside::Told;
 use crate::sim::single::input::{Answered, How, Keys, Writes};
 use crate::sim::single::server::{At, Name};
 
@@ -95,7 +95,7 @@ pub(crate) fn answered(answer: &Answer) -> String {
 }
 
 /// A record as the stream has it.
-pub(crate) fn told((db, words): &Record) -> String {
+pub(crate) fn told(Told { db, words }: &Told) -> String {
     let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
     if *db == 0 { words.join(" ") } else { format!("in {db}: {}", words.join(" ")) }
 }

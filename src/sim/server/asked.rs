@@ -1,8 +1,6 @@
-//! A simulated server. It behaves as a real one does where the engine could be wrong. It calls the engine back while a
-//! key is deleted or replaced, blocks clients and answers them in a later turn, and frees values late. It has clocks of
-//! its own that nothing but the test moves.
+//! The answers of a simulated server to the engine that runs on it.
 
-use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::cell::Cell;
 
 use crate::command::internal::words_of;
 use crate::engine::clients::Reply;
@@ -10,146 +8,32 @@ use crate::engine::flags::{Flags, Level};
 use crate::engine::server::{self, Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic, Whose};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
-use crate::engine::values;
 use crate::lock::confirm::{ReplicaName, Seen};
 use crate::lock::effect::{Event, Existing, LockId};
 use crate::lock::table::Candidate;
 use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Moment, Now};
-use crate::sim::server::inside::{At, Clockwork, Entry, Inside, Published, Told, Value, Words, place};
-
-/// The simulated server.
-pub(crate) struct Sim {
-    pub(crate) inside: RefCell<Inside>,
-    state: RefCell<State<u64, Clockwork>>,
-    shared: Shared,
-    pub(crate) db: Cell<u32>,
-    pub(crate) client: Cell<Option<u64>>,
-    pub(crate) flags: Cell<Flags>,
-    pub(crate) is_paused: Cell<bool>,
-    pub(crate) refuses_writes: Cell<bool>,
-    /// The module receives the events of keys.
-    pub(crate) hears_keys: Cell<bool>,
-    /// The time that passes with each look at the clock.
-    pub(crate) us_per_look: Cell<u64>,
-}
-
-impl Default for Sim {
-    fn default() -> Self {
-        let (boot_us, wall_us) = (5_000_000, 1_700_000_000_000_000);
-        let inside = Inside { boot_us, wall_us, ..Inside::default() };
-        let shared = Shared::new();
-        shared.has_optional_aux.set(true);
-        Self {
-            inside: RefCell::new(inside),
-            state: RefCell::default(),
-            shared,
-            db: Cell::new(0),
-            client: Cell::new(None),
-            flags: Cell::default(),
-            is_paused: Cell::new(false),
-            refuses_writes: Cell::new(false),
-            hears_keys: Cell::new(false),
-            us_per_look: Cell::new(0),
-        }
-    }
-}
-
-impl Sim {
-    /// The engine's state, for a test to inspect between two steps.
-    pub(crate) fn state(&self) -> Ref<'_, State<u64, Clockwork>> {
-        self.state.borrow()
-    }
-
-    pub(crate) fn state_mut(&self) -> RefMut<'_, State<u64, Clockwork>> {
-        self.state.borrow_mut()
-    }
-
-    /// Takes a key out of the keyspace. The engine is called as by a real server: first when it leaves its name, then
-    /// when its value is freed.
-    pub(crate) fn take(&self, at: &At) -> Option<Entry> {
-        let entry = self.inside.borrow_mut().keys.remove(at)?;
-        self.gone(&entry.value);
-        Some(entry)
-    }
-
-    /// A value leaves its name and is freed.
-    pub(crate) fn gone(&self, value: &Value) {
-        if let Value::Lock(lock) = *value
-            && !self.shared.is_letting_go(lock)
-        {
-            values::unlinked(self, lock);
-            values::freed(self, lock);
-        }
-    }
-
-    pub(crate) fn put(&self, at: &At, entry: Entry) {
-        self.take(at);
-        self.inside.borrow_mut().keys.insert(at.clone(), entry);
-    }
-
-    /// Sends the command to replicas and the file.
-    pub(crate) fn propagate(&self, db: u32, words: Words) {
-        let told = Told { db, words };
-        let mut inside = self.inside.borrow_mut();
-        inside.offset += 1;
-        // Commands read from a file are not replicated.
-        if self.flags.get().is_loading {
-            return;
-        }
-        if self.flags.get().has_aof {
-            inside.file.push(told.clone());
-        }
-        inside.stream.push(told);
-    }
-
-    fn tell(&self, words: &[&[u8]]) {
-        self.propagate(self.db.get(), words.iter().map(|word| word.to_vec()).collect());
-    }
-
-    /// A real server may call the engine back from here: so the engine's state must not be borrowed.
-    fn may_call_back(&self) {
-        assert!(
-            self.state.try_borrow_mut().is_ok(),
-            "the server is called from within what the engine keeps"
-        );
-    }
-
-    /// Returns whether a key has expired that may not be deleted now: only a primary's records can see it.
-    pub(crate) fn hides(&self, inside: &Inside, at: &At, entry: &Entry) -> bool {
-        let flags = self.flags.get();
-        let is_others = (flags.is_replica && !flags.is_fact) || inside.is_moving(at);
-        // While a file is read, no key expires.
-        let must_stay = !flags.is_loading && (is_others || self.is_paused.get());
-        must_stay && entry.until_ms.is_some_and(|until| until <= inside.wall_us / 1000)
-    }
-
-    /// Reports the change of a key to the clients that watch it, or keep a copy of it.
-    pub(crate) fn signal(&self, at: &At) {
-        let mut inside = self.inside.borrow_mut();
-        inside.changed.insert(Some(at.1.to_vec()));
-        inside.touch(|watched| watched == at);
-    }
-}
+use crate::sim::server::inside::{At, Clockwork, Entry, Published, Told, Value, place};
+use crate::sim::server::world::World;
 
 /// A key that is open.
-pub(crate) struct SimKey<'a> {
-    sim: &'a Sim,
+pub(crate) struct OpenKey<'a> {
+    world: &'a World,
     at: At,
     is_changed: Cell<bool>,
 }
 
-impl Drop for SimKey<'_> {
+impl Drop for OpenKey<'_> {
     fn drop(&mut self) {
         if self.is_changed.get() {
-            self.sim.signal(&self.at);
+            self.world.signal(&self.at);
         }
     }
 }
 
-impl server::Key for SimKey<'_> {
+impl server::Key for OpenKey<'_> {
     fn existing(&self) -> Existing {
-        let inside = self.sim.inside.borrow();
-        let entry = inside.keys.get(&self.at).filter(|entry| !self.sim.hides(&inside, &self.at, entry));
+        let inside = self.world.inside.borrow();
+        let entry = inside.keys.get(&self.at).filter(|entry| !self.world.hides(&inside, &self.at, entry));
         match entry.map(|entry| &entry.value) {
             None => Existing::Nothing,
             Some(Value::Lock(lock)) => Existing::Lock(*lock),
@@ -158,13 +42,13 @@ impl server::Key for SimKey<'_> {
     }
 
     fn string_ttl_ms(&self) -> Option<u64> {
-        let inside = self.sim.inside.borrow();
+        let inside = self.world.inside.borrow();
         let entry = inside.keys.get(&self.at).filter(|entry| matches!(entry.value, Value::Text(_)))?;
         entry.until_ms.map(|until| until.saturating_sub(inside.wall_us / 1000))
     }
 
     fn string(&self) -> Vec<u8> {
-        match self.sim.inside.borrow().keys.get(&self.at).map(|entry| &entry.value) {
+        match self.world.inside.borrow().keys.get(&self.at).map(|entry| &entry.value) {
             Some(Value::Text(text)) => text.clone(),
             _ => Vec::new(),
         }
@@ -172,36 +56,36 @@ impl server::Key for SimKey<'_> {
 
     fn live_until(&self, wall_ms: u64) {
         self.touch();
-        let mut inside = self.sim.inside.borrow_mut();
+        let mut inside = self.world.inside.borrow_mut();
         inside.keys.get_mut(&self.at).expect("a key that is there").until_ms = Some(wall_ms);
     }
 
     fn persist(&self) {
-        self.sim.may_call_back();
-        let mut inside = self.sim.inside.borrow_mut();
+        self.world.may_call_back();
+        let mut inside = self.world.inside.borrow_mut();
         inside.keys.get_mut(&self.at).expect("a key that is there").until_ms = None;
     }
 
     fn touch(&self) {
-        self.sim.may_call_back();
+        self.world.may_call_back();
         self.is_changed.set(true);
     }
 
     fn store(&self, lock: LockId) {
         self.is_changed.set(true);
-        self.sim.put(&self.at, Entry { value: Value::Lock(lock), until_ms: None });
+        self.world.put(&self.at, Entry { value: Value::Lock(lock), until_ms: None });
     }
 
     fn delete(&self) {
         self.is_changed.set(true);
-        self.sim.take(&self.at);
+        self.world.take(&self.at);
     }
 }
 
-impl Server for Sim {
+impl Server for World {
     type Name<'a> = &'a [u8];
     type NameBuf<'a> = Vec<u8>;
-    type Key<'a> = SimKey<'a>;
+    type Key<'a> = OpenKey<'a>;
     type Blocked = u64;
     type Alarm = Clockwork;
 
@@ -309,9 +193,9 @@ impl Server for Sim {
         name
     }
 
-    fn open(&self, name: &[u8], _to: To) -> SimKey<'_> {
+    fn open(&self, name: &[u8], _to: To) -> OpenKey<'_> {
         self.may_call_back();
-        SimKey { sim: self, at: place(self.db.get(), name), is_changed: Cell::new(false) }
+        OpenKey { world: self, at: place(self.db.get(), name), is_changed: Cell::new(false) }
     }
 
     fn keys_of(&self, words: &[&[u8]]) -> Vec<usize> {
