@@ -11,7 +11,7 @@ use crate::lock::tests::random::Random;
 use crate::sabotage::{Rule, without};
 use crate::sim::server::inside::{At, PartBuf, Value};
 use crate::sim::server::look::{Held, Verdict, are_alike, held_in, must};
-use crate::sim::server::world::{Said, World, at};
+use crate::sim::server::sim::{Said, Sim, at};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const DBS: [u32; 2] = [0, 1];
@@ -31,8 +31,8 @@ const LIVES_UNTIL_FOUND: u64 = 5_000;
 
 struct Life {
     random: Random,
-    primary: World,
-    replica: World,
+    primary: Sim,
+    replica: Sim,
     /// The part of the stream that the replica has applied.
     applied: usize,
     /// The clients that are blocked, and by which number.
@@ -52,11 +52,11 @@ struct Life {
 
 impl Life {
     fn new(seed: u64) -> Self {
-        let replica = World::started();
+        let replica = Sim::started();
         replica.flags.set(Flags { is_replica: true, ..Flags::default() });
         let lock_keys: Vec<At> =
             DBS.into_iter().flat_map(|db| NAMES.into_iter().map(move |name| at(db, name))).collect();
-        let primary = World::started();
+        let primary = Sim::started();
         (1..=CLIENTS).for_each(|client| primary.connect(client));
         let confirms = seed.is_multiple_of(3);
         if confirms {
@@ -233,13 +233,13 @@ impl Life {
 
     fn changes_server(&mut self) {
         let client = 1 + self.random.below(CLIENTS);
-        let world = &self.primary;
+        let sim = &self.primary;
         match self.random.below(4) {
-            0 => world.is_paused.set(true),
-            1 => world.refuses_writes.set(true),
-            2 => _ = world.inside.borrow_mut().forbidden.insert(client),
+            0 => sim.is_paused.set(true),
+            1 => sim.refuses_writes.set(true),
+            2 => _ = sim.inside.borrow_mut().forbidden.insert(client),
             _ => {
-                world.inside.borrow_mut().forbidden.clear();
+                sim.inside.borrow_mut().forbidden.clear();
                 self.primary.cron();
             }
         }
@@ -247,14 +247,14 @@ impl Life {
 
     /// Clients read their answers.
     fn hears(&mut self) {
-        let world = &mut self.primary;
-        let answered = |handle: &u64| world.answers.iter().any(|(other, _)| other == handle);
+        let sim = &mut self.primary;
+        let answered = |handle: &u64| sim.answers.iter().any(|(other, _)| other == handle);
         let over: Vec<u64> =
             self.busy.iter().filter(|(_, handle)| answered(handle)).map(|(client, _)| *client).collect();
         for client in over {
             self.busy.remove(&client);
         }
-        world.answers.clear();
+        sim.answers.clear();
     }
 
     /// Nothing is left to do, and all invariants must hold.
@@ -354,13 +354,13 @@ impl Life {
         self.rest()?;
         let left: Vec<_> = self.before.iter().filter(|(_, held)| **held > 0).collect();
         must(left.is_empty(), || format!("G3: {left:?} are held for ever"))?;
-        let world = &self.primary;
-        let waiters = world.with(|state| state.table.waiters());
+        let sim = &self.primary;
+        let waiters = sim.with(|state| state.table.waiters());
         must(waiters == Some(0), || format!("G8: {waiters:?} wait, and nobody is connected"))?;
-        let undelivered = world.with(|state| state.table.undelivered());
+        let undelivered = sim.with(|state| state.table.undelivered());
         must(undelivered == Some(0), || format!("G8: {undelivered:?} grants are nobody's for ever"))?;
-        must(world.inside.borrow().blocked.is_empty(), || "G8: somebody is blocked for ever".to_owned())?;
-        must(!work::is_late(world), || "a run was asked for and did not come".to_owned())
+        must(sim.inside.borrow().blocked.is_empty(), || "G8: somebody is blocked for ever".to_owned())?;
+        must(!work::is_late(sim), || "a run was asked for and did not come".to_owned())
     }
 }
 

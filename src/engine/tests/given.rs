@@ -5,13 +5,13 @@ use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::sim::server::inside::{PartBuf, Words};
-use crate::sim::server::world::{Said, World};
+use crate::sim::server::sim::{Said, Sim};
 
 /// A server with `clients` clients.
-pub(super) fn with_clients(clients: u64) -> World {
-    let world = World::started();
-    (1..=clients).for_each(|client| world.connect(client));
-    world
+pub(super) fn with_clients(clients: u64) -> Sim {
+    let sim = Sim::started();
+    (1..=clients).for_each(|client| sim.connect(client));
+    sim
 }
 
 /// The bytes of a reply.
@@ -19,7 +19,7 @@ pub(super) fn bytes(text: &str) -> PartBuf {
     PartBuf::Bytes(text.as_bytes().to_vec())
 }
 
-impl World {
+impl Sim {
     /// The immediate reply to the first client.
     pub(super) fn told(&mut self, text: &str) -> Vec<PartBuf> {
         match self.send(1, 0, text) {
@@ -74,7 +74,7 @@ impl World {
 
     /// Changes a setting that is a number while it runs.
     pub(super) fn sets(&self, name: &str, value: i64) {
-        crate::sim::server::world::set_number(&self.shared().settings, name, value);
+        crate::sim::server::sim::set_number(&self.shared().settings, name, value);
         events::settings_changed(self, true);
     }
 

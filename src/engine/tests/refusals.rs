@@ -9,7 +9,7 @@ use crate::engine::first_use;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
 use crate::sim::server::inside::PartBuf;
-use crate::sim::server::world::{Said, World, words};
+use crate::sim::server::sim::{Said, Sim, words};
 
 const WITHIN_A_SCRIPT: Flags = Flags {
     is_replica: false,
@@ -25,10 +25,10 @@ fn refused(text: &str) -> Vec<PartBuf> {
     vec![PartBuf::Error(text.to_owned())]
 }
 
-fn that_confirms() -> World {
-    let world = with_clients(3);
-    world.confirms();
-    world
+fn that_confirms() -> Sim {
+    let sim = with_clients(3);
+    sim.confirms();
+    sim
 }
 
 #[test]
@@ -36,168 +36,161 @@ fn the_log_of_a_server_says_at_load_that_locks_might_be_evicted() {
     for (evicts, is_allowed, lines) in
         [(false, false, 0), (false, true, 0), (true, true, 0), (true, false, 1)]
     {
-        let world = World::started();
-        world.shared().may_evict.set(evicts);
-        world.switches("allow-eviction", is_allowed);
-        world.logged();
-        first_use::warn_of_eviction(&world);
-        assert_eq!(world.logged().len(), lines, "{evicts} {is_allowed}");
+        let sim = Sim::started();
+        sim.shared().may_evict.set(evicts);
+        sim.switches("allow-eviction", is_allowed);
+        sim.logged();
+        first_use::warn_of_eviction(&sim);
+        assert_eq!(sim.logged().len(), lines, "{evicts} {is_allowed}");
     }
 }
 
 #[test]
 fn no_lock_is_granted_where_it_might_be_evicted() {
-    let mut world = with_clients(1);
-    world.number("LOCK.ACQUIRE old alice PX 30000");
-    world.inside.borrow_mut().evicts = true;
-    world.number("LOCK.ACQUIRE k alice PX 30000");
-    first_use::look_around(&world);
-    world.logged();
+    let mut sim = with_clients(1);
+    sim.number("LOCK.ACQUIRE old alice PX 30000");
+    sim.inside.borrow_mut().evicts = true;
+    sim.number("LOCK.ACQUIRE k alice PX 30000");
+    first_use::look_around(&sim);
+    sim.logged();
     for _ in 0..2 {
-        assert_eq!(world.error("LOCK.ACQUIRE l alice PX 30000"), MAY_EVICT);
-        assert_eq!(world.error("LOCK.MACQUIRE 2 l m alice PX 30000"), MAY_EVICT);
+        assert_eq!(sim.error("LOCK.ACQUIRE l alice PX 30000"), MAY_EVICT);
+        assert_eq!(sim.error("LOCK.MACQUIRE 2 l m alice PX 30000"), MAY_EVICT);
     }
-    assert_eq!(world.logged(), [MAY_EVICT], "once");
-    world.switches("allow-eviction", true);
-    world.number("LOCK.ACQUIRE l alice PX 30000");
-    world.switches("allow-eviction", false);
-    first_use::look_at_eviction(&world);
-    world.error("LOCK.ACQUIRE m alice PX 30000");
-    assert_eq!(world.logged(), [MAY_EVICT], "once for each configuration");
-    world.inside.borrow_mut().evicts = false;
-    first_use::look_at_eviction(&world);
-    world.number("LOCK.ACQUIRE m alice PX 30000");
-    assert!(world.logged().is_empty());
+    assert_eq!(sim.logged(), [MAY_EVICT], "once");
+    sim.switches("allow-eviction", true);
+    sim.number("LOCK.ACQUIRE l alice PX 30000");
+    sim.switches("allow-eviction", false);
+    first_use::look_at_eviction(&sim);
+    sim.error("LOCK.ACQUIRE m alice PX 30000");
+    assert_eq!(sim.logged(), [MAY_EVICT], "once for each configuration");
+    sim.inside.borrow_mut().evicts = false;
+    first_use::look_at_eviction(&sim);
+    sim.number("LOCK.ACQUIRE m alice PX 30000");
+    assert!(sim.logged().is_empty());
 }
 
 #[test]
 fn who_waits_is_refused_too_where_locks_might_be_evicted_now() {
-    let mut world = with_clients(3);
-    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let mut sim = with_clients(3);
+    sim.number("LOCK.ACQUIRE k alice PX 30000");
     let (one, several) = (
-        world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0"),
-        world.waits(3, "LOCK.MACQUIRE 2 k l carol PX 30000 BLOCK 0"),
+        sim.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0"),
+        sim.waits(3, "LOCK.MACQUIRE 2 k l carol PX 30000 BLOCK 0"),
     );
-    world.inside.borrow_mut().evicts = true;
-    first_use::look_at_eviction(&world);
-    assert_eq!(world.logged(), [MAY_EVICT]);
-    assert!(world.rests() && world.answers.is_empty(), "they may wait until the policy is another one");
-    assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
-    assert!(world.rests());
-    assert_eq!(world.answers, [(one, refused(MAY_EVICT)), (several, refused(MAY_EVICT))]);
-    assert!(world.logged().is_empty(), "once");
+    sim.inside.borrow_mut().evicts = true;
+    first_use::look_at_eviction(&sim);
+    assert_eq!(sim.logged(), [MAY_EVICT]);
+    assert!(sim.rests() && sim.answers.is_empty(), "they may wait until the policy is another one");
+    assert_eq!(sim.number("LOCK.RELEASE k alice"), 1);
+    assert!(sim.rests());
+    assert_eq!(sim.answers, [(one, refused(MAY_EVICT)), (several, refused(MAY_EVICT))]);
+    assert!(sim.logged().is_empty(), "once");
 }
 
 #[test]
 fn no_client_runs_away_with_the_clock_of_tokens() {
     // G14
-    let mut world = with_clients(1);
-    world.sets("max-token-lead", 1_000);
-    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let mut sim = with_clients(1);
+    sim.sets("max-token-lead", 1_000);
+    sim.number("LOCK.ACQUIRE k alice PX 30000");
     let highest = 1_700_000_001_000_000_u64;
-    let error = world.error(&format!("LOCK.RENEW k alice PX 30000 RAISE {}", highest + 1));
+    let error = sim.error(&format!("LOCK.RENEW k alice PX 30000 RAISE {}", highest + 1));
     assert!(error.starts_with(&format!("ERR RAISE must be an integer from 1 to {highest}:")), "{error}");
-    assert_eq!(world.number(&format!("LOCK.RENEW k alice PX 30000 RAISE {highest}")), 1);
-    assert_eq!(world.number("LOCK.FENCE k"), highest);
+    assert_eq!(sim.number(&format!("LOCK.RENEW k alice PX 30000 RAISE {highest}")), 1);
+    assert_eq!(sim.number("LOCK.FENCE k"), highest);
 }
 
 #[test]
 fn what_can_never_be_confirmed_is_refused() {
-    let mut world = that_confirms();
+    let mut sim = that_confirms();
     let is_in_a_step = Flags { denies_blocking: true, ..Flags::default() };
     let acquire = words("LOCK.ACQUIRE k alice PX 30000");
-    assert_eq!(world.told_as(is_in_a_step, acquire), refused(CANNOT_WAIT));
-    assert_eq!(
-        world.told_as(is_in_a_step, words("LOCK.MACQUIRE 2 a b alice PX 30000")),
-        refused(CANNOT_WAIT)
-    );
-    assert_eq!(world.error("LOCK.ACQUIRE k alice PX 30000 KEEPALIVE"), KEPT_UNCONFIRMED);
-    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
-    world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
-    assert_eq!(world.told_as(is_in_a_step, words("LOCK.RENEW k alice PX 30000")), refused(CANNOT_WAIT));
-    world.inside.borrow_mut().replicas.clear();
-    crate::engine::confirm::replica_changed(&world);
-    assert_eq!(world.send(2, 0, "LOCK.RENEW k alice PX 30000"), Said::Now(refused(CANNOT_CONFIRM)));
-    assert_eq!(world.send(2, 0, "LOCK.ACQUIRE other bob PX 30000"), Said::Now(refused(CANNOT_CONFIRM)));
+    assert_eq!(sim.told_as(is_in_a_step, acquire), refused(CANNOT_WAIT));
+    assert_eq!(sim.told_as(is_in_a_step, words("LOCK.MACQUIRE 2 a b alice PX 30000")), refused(CANNOT_WAIT));
+    assert_eq!(sim.error("LOCK.ACQUIRE k alice PX 30000 KEEPALIVE"), KEPT_UNCONFIRMED);
+    assert_eq!(sim.told("EXISTS k"), [PartBuf::Integer(0)]);
+    sim.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(sim.told_as(is_in_a_step, words("LOCK.RENEW k alice PX 30000")), refused(CANNOT_WAIT));
+    sim.inside.borrow_mut().replicas.clear();
+    crate::engine::confirm::replica_changed(&sim);
+    assert_eq!(sim.send(2, 0, "LOCK.RENEW k alice PX 30000"), Said::Now(refused(CANNOT_CONFIRM)));
+    assert_eq!(sim.send(2, 0, "LOCK.ACQUIRE other bob PX 30000"), Said::Now(refused(CANNOT_CONFIRM)));
 }
 
 #[test]
 fn what_another_module_calls_neither_waits_for_a_lock_nor_for_replicas() {
     // A client that no connection has runs it, and the server lets it be blocked.
     const CALLER: u64 = 98;
-    let mut world = with_clients(1);
-    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let mut sim = with_clients(1);
+    sim.number("LOCK.ACQUIRE k alice PX 30000");
     for text in ["LOCK.ACQUIRE k bob PX 30000 BLOCK 0", "LOCK.MACQUIRE 2 k l bob PX 30000 BLOCK 0"] {
-        assert_eq!(world.send(CALLER, 0, text), Said::Now(vec![PartBuf::Null]), "{text}");
+        assert_eq!(sim.send(CALLER, 0, text), Said::Now(vec![PartBuf::Null]), "{text}");
     }
-    assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
-    world.confirms();
+    assert_eq!(sim.number("LOCK.RELEASE k alice"), 1);
+    sim.confirms();
     for text in
         ["LOCK.ACQUIRE k bob PX 30000", "LOCK.MACQUIRE 2 k l bob PX 30000", "LOCK.RENEW k bob PX 30000"]
     {
-        assert_eq!(world.send(CALLER, 0, text), Said::Now(refused(CANNOT_WAIT)), "{text}");
+        assert_eq!(sim.send(CALLER, 0, text), Said::Now(refused(CANNOT_WAIT)), "{text}");
     }
-    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
+    assert_eq!(sim.told("EXISTS k"), [PartBuf::Integer(0)]);
 }
 
 #[test]
 fn a_renewal_that_changes_nothing_waits_for_no_replica() {
-    let mut world = that_confirms();
-    assert_eq!(world.number("LOCK.RENEW k alice PX 30000"), 0);
-    world.told("SET text t");
-    assert!(world.error("LOCK.RENEW text alice PX 30000").starts_with("WRONGTYPE"));
-    assert!(world.error("LOCK.RELEASE text alice").starts_with("WRONGTYPE"));
+    let mut sim = that_confirms();
+    assert_eq!(sim.number("LOCK.RENEW k alice PX 30000"), 0);
+    sim.told("SET text t");
+    assert!(sim.error("LOCK.RENEW text alice PX 30000").starts_with("WRONGTYPE"));
+    assert!(sim.error("LOCK.RELEASE text alice").starts_with("WRONGTYPE"));
 }
 
 #[test]
 fn a_hold_is_bound_to_a_connection_of_a_client_only() {
-    let mut world = with_clients(1);
+    let mut sim = with_clients(1);
     let bound = words("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0");
-    assert_eq!(world.told_as(WITHIN_A_SCRIPT, bound.clone()), refused(NO_CONNECTION));
-    assert_eq!(
-        world.run(Some(9), 0, bound, Flags::default()),
-        Said::Now(refused(NO_CONNECTION)),
-        "it is gone"
-    );
-    world.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0");
-    world.cron();
-    world.passes(10);
-    assert!(world.rests());
-    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(1)], "its connection is open");
-    world.disconnect(1);
-    assert!(world.rests());
-    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
+    assert_eq!(sim.told_as(WITHIN_A_SCRIPT, bound.clone()), refused(NO_CONNECTION));
+    assert_eq!(sim.run(Some(9), 0, bound, Flags::default()), Said::Now(refused(NO_CONNECTION)), "it is gone");
+    sim.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0");
+    sim.cron();
+    sim.passes(10);
+    assert!(sim.rests());
+    assert_eq!(sim.told("EXISTS k"), [PartBuf::Integer(1)], "its connection is open");
+    sim.disconnect(1);
+    assert!(sim.rests());
+    assert_eq!(sim.told("EXISTS k"), [PartBuf::Integer(0)]);
 }
 
 #[test]
 fn a_hold_that_was_not_bound_is_bound_when_its_owner_asks_again() {
-    let mut world = with_clients(1);
-    let token = world.number("LOCK.ACQUIRE k alice PX 30000");
-    assert_eq!(world.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0"), token);
-    world.disconnect(1);
-    assert!(world.rests());
-    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
+    let mut sim = with_clients(1);
+    let token = sim.number("LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(sim.number("LOCK.ACQUIRE k alice PX 30000 EPHEMERAL 0"), token);
+    sim.disconnect(1);
+    assert!(sim.rests());
+    assert_eq!(sim.told("EXISTS k"), [PartBuf::Integer(0)]);
 }
 
 #[test]
 fn no_request_waits_if_its_client_cannot_be_blocked() {
-    let mut world = with_clients(1);
-    world.number("LOCK.ACQUIRE k alice PX 30000");
-    assert_eq!(world.told_as(WITHIN_A_SCRIPT, words("LOCK.ACQUIRE k bob PX 30000 BLOCK 0")), [PartBuf::Null]);
+    let mut sim = with_clients(1);
+    sim.number("LOCK.ACQUIRE k alice PX 30000");
+    assert_eq!(sim.told_as(WITHIN_A_SCRIPT, words("LOCK.ACQUIRE k bob PX 30000 BLOCK 0")), [PartBuf::Null]);
     assert_eq!(
-        world.told_as(WITHIN_A_SCRIPT, words("LOCK.MACQUIRE 1 k bob PX 30000 BLOCK 0")),
+        sim.told_as(WITHIN_A_SCRIPT, words("LOCK.MACQUIRE 1 k bob PX 30000 BLOCK 0")),
         [PartBuf::Null]
     );
-    assert_eq!(world.with(|state| state.table.waiters()), Some(0));
+    assert_eq!(sim.with(|state| state.table.waiters()), Some(0));
 }
 
 #[test]
 fn a_replica_grants_and_ends_nothing() {
-    let mut world = with_clients(1);
-    world.number("LOCK.ACQUIRE k alice PX 30000");
+    let mut sim = with_clients(1);
+    sim.number("LOCK.ACQUIRE k alice PX 30000");
     let replica = Flags { is_replica: true, ..Flags::default() };
-    world.flags.set(replica);
-    crate::engine::events::demoted(&world);
+    sim.flags.set(replica);
+    crate::engine::events::demoted(&sim);
     for text in [
         "LOCK.ACQUIRE l alice PX 30000",
         "LOCK.MACQUIRE 2 l m alice PX 30000",
@@ -205,7 +198,7 @@ fn a_replica_grants_and_ends_nothing() {
         "LOCK.RENEW k alice PX 30000",
         "LOCK.EXEC k 7 GET x",
     ] {
-        assert_eq!(world.error(text), READ_ONLY, "{text}");
+        assert_eq!(sim.error(text), READ_ONLY, "{text}");
     }
     let fact = Flags { is_fact: true, ..replica };
     for text in [
@@ -217,109 +210,109 @@ fn a_replica_grants_and_ends_nothing() {
         "LOCK.EXEC k 7 GET x",
         "LOCK.APPLY k WHAT",
     ] {
-        assert_eq!(world.told_as(fact, words(text)), refused("ERR malformed redislock record"), "{text}");
+        assert_eq!(sim.told_as(fact, words(text)), refused("ERR malformed redislock record"), "{text}");
     }
 }
 
 #[test]
 fn a_quarantine_that_is_set_while_somebody_waits_bounds_its_lease() {
-    let mut world = with_clients(3);
-    world.number("LOCK.ACQUIRE k alice PX 30000");
-    let long = world.waits(2, "LOCK.ACQUIRE k bob PX 10001 BLOCK 0");
-    let short = world.waits(3, "LOCK.ACQUIRE k carol PX 10000 BLOCK 0");
-    world.sets("quarantine", 10_000);
-    assert_eq!(world.number("LOCK.RELEASE k alice"), 1);
-    assert!(world.rests());
-    assert_eq!(world.answers[0], (long, refused(LONGER_THAN_QUARANTINE)));
+    let mut sim = with_clients(3);
+    sim.number("LOCK.ACQUIRE k alice PX 30000");
+    let long = sim.waits(2, "LOCK.ACQUIRE k bob PX 10001 BLOCK 0");
+    let short = sim.waits(3, "LOCK.ACQUIRE k carol PX 10000 BLOCK 0");
+    sim.sets("quarantine", 10_000);
+    assert_eq!(sim.number("LOCK.RELEASE k alice"), 1);
+    assert!(sim.rests());
+    assert_eq!(sim.answers[0], (long, refused(LONGER_THAN_QUARANTINE)));
     assert!(
-        matches!(&world.answers[1], (handle, parts) if *handle == short && matches!(parts[..], [PartBuf::Integer(_)]))
+        matches!(&sim.answers[1], (handle, parts) if *handle == short && matches!(parts[..], [PartBuf::Integer(_)]))
     );
 }
 
 #[test]
 fn no_request_is_granted_while_writes_are_refused() {
-    let mut world = with_clients(2);
-    world.number("LOCK.ACQUIRE k alice PX 1000");
-    world.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
-    world.refuses_writes.set(true);
-    world.passes(1_001);
-    assert!(world.rests());
-    assert!(world.answers.is_empty());
-    world.refuses_writes.set(false);
-    world.passes(50);
-    assert!(world.rests());
-    assert_eq!(world.answers.len(), 1);
+    let mut sim = with_clients(2);
+    sim.number("LOCK.ACQUIRE k alice PX 1000");
+    sim.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
+    sim.refuses_writes.set(true);
+    sim.passes(1_001);
+    assert!(sim.rests());
+    assert!(sim.answers.is_empty());
+    sim.refuses_writes.set(false);
+    sim.passes(50);
+    assert!(sim.rests());
+    assert_eq!(sim.answers.len(), 1);
 }
 
 #[test]
 fn no_request_is_granted_while_nothing_can_be_confirmed() {
-    let mut world = that_confirms();
-    world.sets("quarantine", 0);
-    world.sets("quarantine", 1);
-    let holder = world.waits(1, "LOCK.ACQUIRE k alice PX 1");
-    assert!(world.rests());
-    let (offset, name) = (world.inside.borrow().offset, "replica:1");
-    world.inside.borrow_mut().replicas.insert(1, (name, offset));
-    assert!(world.rests());
-    assert_eq!(world.answers[0].0, holder);
-    world.waits(2, "LOCK.ACQUIRE k bob PX 1 BLOCK 0");
-    world.inside.borrow_mut().replicas.clear();
-    crate::engine::confirm::replica_changed(&world);
-    world.passes(10);
-    assert!(world.rests(), "the event loop goes round and round");
-    assert_eq!(world.answers.len(), 1, "{:?}", world.answers);
-    assert_eq!(world.with(|state| state.table.waiters()), Some(1));
+    let mut sim = that_confirms();
+    sim.sets("quarantine", 0);
+    sim.sets("quarantine", 1);
+    let holder = sim.waits(1, "LOCK.ACQUIRE k alice PX 1");
+    assert!(sim.rests());
+    let (offset, name) = (sim.inside.borrow().offset, "replica:1");
+    sim.inside.borrow_mut().replicas.insert(1, (name, offset));
+    assert!(sim.rests());
+    assert_eq!(sim.answers[0].0, holder);
+    sim.waits(2, "LOCK.ACQUIRE k bob PX 1 BLOCK 0");
+    sim.inside.borrow_mut().replicas.clear();
+    crate::engine::confirm::replica_changed(&sim);
+    sim.passes(10);
+    assert!(sim.rests(), "the event loop goes round and round");
+    assert_eq!(sim.answers.len(), 1, "{:?}", sim.answers);
+    assert_eq!(sim.with(|state| state.table.waiters()), Some(1));
 }
 
 #[test]
 fn a_grant_that_cannot_be_confirmed_fails_at_once() {
-    let mut world = with_clients(1);
-    world.shared().holds_back.set(true);
-    let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
-    assert!(world.rests());
-    let [(answered, parts)] = &world.answers[..] else { panic!("{:?}", world.answers) };
+    let mut sim = with_clients(1);
+    sim.shared().holds_back.set(true);
+    let handle = sim.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    assert!(sim.rests());
+    let [(answered, parts)] = &sim.answers[..] else { panic!("{:?}", sim.answers) };
     assert!(*answered == handle && matches!(parts[..], [PartBuf::Error(_)]), "{parts:?}");
-    assert_eq!(world.field("confirm_failures"), crate::engine::describe::Value::Number(1));
+    assert_eq!(sim.field("confirm_failures"), crate::engine::describe::Value::Number(1));
 }
 
 #[test]
 fn replicas_are_asked_once_for_each_grant_and_not_while_nothing_is_written() {
-    let mut world = that_confirms();
-    let asked = |world: &World| world.inside.borrow().asked;
-    world.is_paused.set(true);
-    world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
-    world.turn();
-    assert_eq!(asked(&world), 0);
-    world.is_paused.set(false);
-    world.turn();
-    world.turn();
-    world.turn();
-    assert_eq!(asked(&world), 1);
+    let mut sim = that_confirms();
+    let asked = |sim: &Sim| sim.inside.borrow().asked;
+    sim.is_paused.set(true);
+    sim.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    sim.turn();
+    assert_eq!(asked(&sim), 0);
+    sim.is_paused.set(false);
+    sim.turn();
+    sim.turn();
+    sim.turn();
+    assert_eq!(asked(&sim), 1);
 }
 
 #[test]
 fn a_wait_for_a_replica_that_leaves_fails_at_once() {
-    let mut world = that_confirms();
-    let handle = world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
-    world.turn();
-    world.inside.borrow_mut().replicas.clear();
-    assert!(world.rests());
-    assert_eq!(world.answers, [(handle, refused(GRANT_UNCONFIRMED))]);
-    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(0)]);
+    let mut sim = that_confirms();
+    let handle = sim.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    sim.turn();
+    sim.inside.borrow_mut().replicas.clear();
+    assert!(sim.rests());
+    assert_eq!(sim.answers, [(handle, refused(GRANT_UNCONFIRMED))]);
+    assert_eq!(sim.told("EXISTS k"), [PartBuf::Integer(0)]);
 }
 
 #[test]
 fn a_renewal_that_a_replica_leaves_unconfirmed_fails_at_once() {
-    let mut world = that_confirms();
-    world.waits(1, "LOCK.ACQUIRE k alice PX 30000");
-    assert!(world.rests());
-    let offset = world.inside.borrow().offset;
-    world.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
-    assert!(world.rests());
-    let handle = world.waits(1, "LOCK.RENEW k alice PX 40000");
-    world.turn();
-    world.inside.borrow_mut().replicas.clear();
-    assert!(world.rests());
-    assert_eq!(world.answers[1..], [(handle, refused(RENEWAL_UNCONFIRMED))]);
-    assert_eq!(world.told("EXISTS k"), [PartBuf::Integer(1)]);
+    let mut sim = that_confirms();
+    sim.waits(1, "LOCK.ACQUIRE k alice PX 30000");
+    assert!(sim.rests());
+    let offset = sim.inside.borrow().offset;
+    sim.inside.borrow_mut().replicas.insert(1, ("replica:1", offset));
+    assert!(sim.rests());
+    let handle = sim.waits(1, "LOCK.RENEW k alice PX 40000");
+    sim.turn();
+    sim.inside.borrow_mut().replicas.clear();
+    assert!(sim.rests());
+    assert_eq!(sim.answers[1..], [(handle, refused(RENEWAL_UNCONFIRMED))]);
+    assert_eq!(sim.told("EXISTS k"), [PartBuf::Integer(1)]);
 }

@@ -7,7 +7,7 @@ use crate::command::error::{CANNOT_CONFIRM, GRANT_UNCONFIRMED, RENEWAL_UNCONFIRM
 use crate::lock::types::{Binding, Mode, Token};
 use crate::sim::server::inside::{PartBuf, Words};
 use crate::sim::server::look::Fate;
-use crate::sim::server::world::Said;
+use crate::sim::server::sim::Said;
 use crate::sim::single::input::Keys;
 use crate::sim::single::server::Name;
 
@@ -188,7 +188,7 @@ impl Group {
     /// A request reaches a primary.
     pub(super) fn ask(&mut self, request: Request) -> Verdict {
         self.enter(request.node);
-        self.nodes[request.node].world.connect(request.connection);
+        self.nodes[request.node].sim.connect(request.connection);
         self.judge.asked(&request, self.time);
         match request.kind {
             Kind::Acquire { is_reservation, .. } => self.acquire(request, is_reservation),
@@ -205,7 +205,7 @@ impl Group {
     /// The command runs, and with it whatever else it decides.
     fn run(&mut self, request: &Request) -> Result<Said, String> {
         let n = request.node;
-        let said = self.nodes[n].world.asks(request.connection, 0, request.words());
+        let said = self.nodes[n].sim.asks(request.connection, 0, request.words());
         self.note(|| format!("n{n} says {said:?}"));
         self.collect(n)?;
         Ok(said)
@@ -249,7 +249,7 @@ impl Group {
         let parts = match said {
             Said::Now(parts) => parts,
             Said::Later(handle) => {
-                return match self.nodes[n].world.fate(*handle) {
+                return match self.nodes[n].sim.fate(*handle) {
                     Fate::InQueue => Ok(Outcome::Waiting),
                     Fate::Granted(token) if self.nodes[n].holds_back() => Ok(Outcome::Granted(token)),
                     fate => Err(format!("G7: {request:?} is blocked, and {fate:?}")),

@@ -317,7 +317,7 @@ impl Group {
             return None;
         }
         let node = &self.nodes[self.clients[c].server];
-        let (last, wall_us) = (node.table(|table| table.last_token()), node.world.wall_us());
+        let (last, wall_us) = (node.table(|table| table.last_token()), node.sim.wall_us());
         let lead_us = self.random.below(2_000);
         Token::new(if self.random.percent(60) { last } else { wall_us + lead_us })
     }

@@ -38,7 +38,7 @@ impl Group {
         if !self.nodes[n].runs() {
             return Ok(());
         }
-        let is_waited_for = self.nodes[n].world.with(|state| !state.confirm.all.is_empty()) == Some(true);
+        let is_waited_for = self.nodes[n].sim.with(|state| !state.confirm.all.is_empty()) == Some(true);
         // Pending confirmations then end in another way.
         let is_off = is_waited_for && self.random.percent(60);
         let setting = if is_off { 0 } else { self.random.of(&[0, 0, 1, 2]) };
@@ -50,9 +50,9 @@ impl Group {
         }
         self.note(|| format!("n{n}: confirm is {setting}"));
         self.enter(n);
-        let world = &self.nodes[n].world;
-        world.shared().settings.set_confirm(setting);
-        events::settings_changed(world, true);
+        let sim = &self.nodes[n].sim;
+        sim.shared().settings.set_confirm(setting);
+        events::settings_changed(sim, true);
         self.collect(n)
     }
 

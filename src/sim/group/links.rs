@@ -79,7 +79,7 @@ impl Group {
             self.see(Point::ContinuedStream);
         }
         let synchronisation = (!is_online)
-            .then(|| Synchronisation { snapshot: self.nodes[primary].world.save(), position: theirs });
+            .then(|| Synchronisation { snapshot: self.nodes[primary].sim.save(), position: theirs });
         self.collect(primary)?;
         let node = &mut self.nodes[n];
         (node.link, node.synchronisation) = (Some((primary, link)), synchronisation);
@@ -156,7 +156,7 @@ impl Group {
         position.read = end;
         node.tell_time(self.time);
         for fact in new {
-            node.world.obeys(fact).map_err(|wrong| format!("n{n}: {wrong}"))?;
+            node.sim.obeys(fact).map_err(|wrong| format!("n{n}: {wrong}"))?;
         }
         self.collect(n)
     }

@@ -1,7 +1,7 @@
 //! Groups of servers, simulated: the engine that ships on each, and everything between them that goes wrong.
 //!
 //! A *group* is three servers, and in some lives there is a fourth one that is a shard of its own. Each is a
-//! [simulated server](crate::sim::server::world) with the engine on it, a boot-time and a wall clock of its own, a keyspace and
+//! [simulated server](crate::sim::server::sim) with the engine on it, a boot-time and a wall clock of its own, a keyspace and
 //! perhaps files. One number, the seed, decides everything: the promises of this run (the [`plan`]), and every step.
 //! Links lag, break and are found to be broken late. Replicas continue where they were or resynchronise. Servers are
 //! killed, frozen, cut off, restarted with nothing, with an old file or with a log that lacks its end. The wrong

@@ -18,7 +18,7 @@ use crate::lock::types::Token;
 use crate::sim::server::disk::Snapshot;
 use crate::sim::server::inside::{self, Published, Told, Value};
 use crate::sim::server::look::Held;
-use crate::sim::server::world::{World, set_number};
+use crate::sim::server::sim::{Sim, set_number};
 use crate::sim::single::server::{At, Name};
 
 /// For how long a client may ask to wait: longer than all waits of a life.
@@ -75,7 +75,7 @@ pub(super) struct Synchronisation {
 
 /// See the [module](self).
 pub(super) struct Node {
-    pub(super) world: World,
+    pub(super) sim: Sim,
     pub(super) is_up: bool,
     pub(super) is_frozen: bool,
     /// No client reaches it.
@@ -123,7 +123,7 @@ pub(super) struct Story {
 impl Node {
     pub(super) fn new(n: usize, random: &mut Random) -> Self {
         Self {
-            world: World::default(),
+            sim: Sim::default(),
             is_up: false,
             is_frozen: false,
             is_cut_off: false,
@@ -155,38 +155,38 @@ impl Node {
             ..Flags::default()
         };
         let (boot_us, wall_us) = self.clocks(time);
-        self.world = World::started_as(flags, |world| {
-            let settings = &world.shared().settings;
+        self.sim = Sim::started_as(flags, |sim| {
+            let settings = &sim.shared().settings;
             settings.set_confirm(plan.confirm_setting());
             set_number(settings, "group-size", if n == OTHER { 1 } else { GROUP as i64 });
             set_number(settings, "quarantine", plan.quarantine_setting_ms() as i64);
             set_number(settings, "confirm-timeout", plan.confirm_timeout_ms as i64);
             set_number(settings, "max-wait", WAIT_MS_MAX);
-            let mut inside = world.inside.borrow_mut();
+            let mut inside = sim.inside.borrow_mut();
             (inside.boot_us, inside.wall_us) = (boot_us, wall_us);
         });
-        let world = &self.world;
+        let sim = &self.sim;
         if plan.is_bent() {
-            confirm::set(world, plan.rule_of(n), true);
+            confirm::set(sim, plan.rule_of(n), true);
         }
-        world.flags.set(Flags { is_cluster: plan.has_moves, ..flags });
+        sim.flags.set(Flags { is_cluster: plan.has_moves, ..flags });
         self.bend_quarantine(plan);
     }
 
     /// Returns whether grants and renewals must be confirmed now, by its settings.
     pub(super) fn confirms(&self) -> bool {
-        self.world.shared().settings.confirms()
+        self.sim.shared().settings.confirms()
     }
 
     /// Returns whether grants and renewals must be confirmed now, or some that had to be are still pending.
     pub(super) fn holds_back(&self) -> bool {
-        self.world.shared().holds_back.is_set()
+        self.sim.shared().holds_back.is_set()
     }
 
     /// A quarantine has begun, and in a control it is shorter than any setting allows.
     fn bend_quarantine(&mut self, plan: &Plan) {
         if plan.quarantine_ms != plan.quarantine_setting_ms() {
-            let now = self.world.boot();
+            let now = self.sim.boot();
             self.table(|table| table.begin_quarantine(now, plan.quarantine_ms));
         }
     }
@@ -197,7 +197,7 @@ impl Node {
     }
 
     pub(super) fn decides(&self) -> bool {
-        self.is_up && !self.world.flags.get().is_replica
+        self.is_up && !self.sim.flags.get().is_replica
     }
 
     const fn clocks(&self, time: u64) -> (u64, u64) {
@@ -206,7 +206,7 @@ impl Node {
 
     /// Its clocks are read.
     pub(super) fn tell_time(&self, time: u64) {
-        let mut inside = self.world.inside.borrow_mut();
+        let mut inside = self.sim.inside.borrow_mut();
         (inside.boot_us, inside.wall_us) = self.clocks(time);
     }
 
@@ -221,22 +221,22 @@ impl Node {
 
     /// The core's table.
     pub(super) fn table<R>(&self, look: impl FnOnce(&mut Table) -> R) -> R {
-        self.world.with(|state| look(&mut state.table)).expect("nobody is within the engine")
+        self.sim.with(|state| look(&mut state.table)).expect("nobody is within the engine")
     }
 
     /// The value of a key.
     pub(super) fn value(&self, at: At) -> Option<Value> {
-        let inside = self.world.inside.borrow();
+        let inside = self.sim.inside.borrow();
         inside.keys.get(&key_of(at)).map(|entry| entry.value.clone())
     }
 
     pub(super) fn has(&self, at: At) -> bool {
-        self.world.inside.borrow().keys.contains_key(&key_of(at))
+        self.sim.inside.borrow().keys.contains_key(&key_of(at))
     }
 
     /// The time at which a key expires.
     pub(super) fn until_ms(&self, at: At) -> Option<u64> {
-        self.world.inside.borrow().keys.get(&key_of(at)).and_then(|entry| entry.until_ms)
+        self.sim.inside.borrow().keys.get(&key_of(at)).and_then(|entry| entry.until_ms)
     }
 
     pub(super) fn existing(&self, at: At) -> Existing {
@@ -250,7 +250,7 @@ impl Node {
     /// The content of a dump of the key, live or not.
     pub(super) fn saved(&self, at: At) -> Option<SavedLock> {
         match self.value(at) {
-            Some(Value::Lock(lock)) => values::saved(&self.world, lock),
+            Some(Value::Lock(lock)) => values::saved(&self.sim, lock),
             _ => None,
         }
     }
@@ -271,7 +271,7 @@ impl Node {
 
     /// The remaining quarantine.
     pub(super) fn quarantine_left_ms(&self) -> Option<u64> {
-        let now = self.world.boot();
+        let now = self.sim.boot();
         self.table(|table| table.quarantine_left_ms(now))
     }
 
@@ -313,7 +313,7 @@ impl Group {
         self.nodes[n].tell_time(self.time);
         if self.plan.has_moves {
             let slots = self.slots_of(n);
-            self.nodes[n].world.inside.borrow_mut().slots = slots;
+            self.nodes[n].sim.inside.borrow_mut().slots = slots;
             let elsewhere =
                 LOCKS.into_iter().filter(|&at| !self.is_ours(n, at)).map(slot_of).collect::<Vec<_>>();
             self.nodes[n].story.elsewhere.extend(elsewhere);
@@ -324,9 +324,9 @@ impl Group {
     pub(super) fn begin_to_decide(&mut self, n: usize) -> Verdict {
         self.enter(n);
         let node = &mut self.nodes[n];
-        node.world.set_role(false);
+        node.sim.set_role(false);
         let has_waiters = !node.waits.is_empty();
-        events::promoted(&node.world);
+        events::promoted(&node.sim);
         node.bend_quarantine(&self.plan);
         if has_waiters {
             // They are in no queue: they receive the error of the earlier demotion.
@@ -345,7 +345,7 @@ impl Group {
         let node = &mut self.nodes[n];
         node.term = self.numbers.terms;
         (node.position, node.link, node.synchronisation) = (Some(Position { stream, read: 0 }), None, None);
-        node.world.inside.borrow_mut().offset = 0;
+        node.sim.inside.borrow_mut().offset = 0;
         node.balance = None;
         self.delete_strangers(n)?;
         if self.nodes[..OTHER].iter().filter(|node| node.runs() && node.decides()).count() > 1 {
@@ -364,10 +364,10 @@ impl Group {
         self.lose_replicas(n);
         self.enter(n);
         let node = &mut self.nodes[n];
-        node.world.set_role(true);
-        node.world.inside.borrow_mut().replicas.clear();
+        node.sim.set_role(true);
+        node.sim.inside.borrow_mut().replicas.clear();
         let had_waiters = !node.waits.is_empty();
-        events::demoted(&node.world);
+        events::demoted(&node.sim);
         self.collect(n)?;
         if had_waiters {
             self.see(Point::DemotedWithWaiters);
@@ -384,7 +384,7 @@ impl Group {
     pub(super) fn kill(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         (node.is_up, node.is_frozen) = (false, false);
-        node.world = World::default();
+        node.sim = Sim::default();
         (node.position, node.link, node.synchronisation) = (None, None, None);
         node.connections.clear();
         for Blocked { request, .. } in node.waits.drain(..).chain(node.pending.drain(..)) {
@@ -415,7 +415,7 @@ impl Group {
         node.is_up = true;
         node.launch(n, &self.plan, self.time, decides);
         if let Some(snapshot) = snapshot {
-            node.world.read_files(snapshot, log)?;
+            node.sim.read_files(snapshot, log)?;
         }
         self.numbers.terms += 1;
         self.nodes[n].term = self.numbers.terms;
@@ -427,12 +427,12 @@ impl Group {
     /// disconnected.
     pub(super) fn look(&mut self, n: usize) -> Verdict {
         let node = &self.nodes[n];
-        let world = &node.world;
+        let sim = &node.sim;
         let online = node.connections.iter().filter(|connection| connection.is_online);
         let seen: BTreeMap<u32, (&str, u64)> =
             online.map(|c| (c.link, (NAMES[c.replica], c.heard as u64))).collect();
-        let before = std::mem::replace(&mut world.inside.borrow_mut().replicas, seen.clone());
-        if before.keys().eq(seen.keys()) || !world.shared().hears_replicas.is_set() {
+        let before = std::mem::replace(&mut sim.inside.borrow_mut().replicas, seen.clone());
+        if before.keys().eq(seen.keys()) || !sim.shared().hears_replicas.is_set() {
             return Ok(());
         }
         let is_twice = |(name, _): &(&str, u64)| seen.values().filter(|(other, _)| other == name).count() > 1;
@@ -440,7 +440,7 @@ impl Group {
             self.see(Point::ListedTwice);
         }
         self.enter(n);
-        confirm::replica_changed(&self.nodes[n].world);
+        confirm::replica_changed(&self.nodes[n].sim);
         self.collect(n)
     }
 
@@ -451,7 +451,7 @@ impl Group {
         Synchronisation { snapshot, position }: Synchronisation,
     ) -> Verdict {
         self.enter(n);
-        self.nodes[n].world.synchronise(&snapshot)?;
+        self.nodes[n].sim.synchronise(&snapshot)?;
         self.collect(n)?;
         let node = &mut self.nodes[n];
         node.position = Some(position);
@@ -466,7 +466,7 @@ impl Group {
         }
         self.enter(n);
         let node = &mut self.nodes[n];
-        node.files.snapshot = Some(node.world.save());
+        node.files.snapshot = Some(node.sim.save());
         node.files.log.clear();
         self.collect(n)
     }

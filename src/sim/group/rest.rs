@@ -28,7 +28,7 @@ impl Group {
             }
             self.nodes[n].tell_time(self.time);
             let node = &self.nodes[n];
-            node.world.records_are_right().map_err(|wrong| format!("n{n}: {wrong}"))?;
+            node.sim.records_are_right().map_err(|wrong| format!("n{n}: {wrong}"))?;
             if node.decides()
                 && self.plan.is_careful
                 && let Some(balance) = self.nodes[n].balance()
@@ -48,7 +48,7 @@ impl Group {
             return Ok(());
         };
         let primary = &self.nodes[n_of_primary];
-        let has_work = primary.world.with(|state| state.has_work() || state.table.has_put_off());
+        let has_work = primary.sim.with(|state| state.has_work() || state.table.has_put_off());
         let has_settled = has_work == Some(false);
         if primary.is_up
             && primary.position == node.position
@@ -151,11 +151,11 @@ impl Group {
 
     fn must_be_empty(&self, n: usize) -> Verdict {
         let node = &self.nodes[n];
-        let left = node.world.with(|state| {
+        let left = node.sim.with(|state| {
             let (table, blocked) = (&state.table, state.clients.blocked());
             (table.holds(), table.waiters(), state.confirm.all.len(), table.undelivered(), blocked)
         });
-        let inside = node.world.inside.borrow();
+        let inside = node.sim.inside.borrow();
         let blocked = (node.waits.len(), node.pending.len(), inside.blocked.len());
         if left != Some((0, 0, 0, 0, 0)) || blocked != (0, 0, 0) || !inside.keys.is_empty() {
             return Err(format!("at rest n{n} has {left:?}, blocked {blocked:?} and {:?}", inside.keys));

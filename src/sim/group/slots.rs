@@ -9,7 +9,7 @@
 use super::points::Point;
 use super::{GROUP, Group, LOCKS, OTHER, Verdict, lock_at};
 use crate::sim::server::inside::Slot;
-use crate::sim::server::world::at as key_at;
+use crate::sim::server::sim::at as key_at;
 use crate::sim::single::input::Keys;
 use crate::sim::single::server::{At, Name};
 
@@ -210,7 +210,7 @@ impl Group {
             self.enter(n);
         }
         let node = &self.nodes[from];
-        let Some(payload) = node.world.dump(&key_at(at.db, at.name)) else {
+        let Some(payload) = node.sim.dump(&key_at(at.db, at.name)) else {
             return Ok(());
         };
         let (saved, until_ms) = (node.saved(at), node.until_ms(at));

@@ -15,7 +15,7 @@ use crate::lock::effect::Event;
 use crate::sim::server::inside::{At, PartBuf, Published};
 use crate::sim::server::look::Fate;
 use crate::sim::server::look::Held;
-use crate::sim::server::world::at as key_at;
+use crate::sim::server::sim::at as key_at;
 
 /// More turns than anything takes that is due at once.
 const TURNS_MAX: usize = 1_000;
@@ -36,8 +36,8 @@ impl Group {
     /// Runs the server's cron: it does all remaining work, so before that the server is judged.
     pub(super) fn cron(&mut self, n: usize) -> Verdict {
         self.work(n, TURNS_MAX)?;
-        self.nodes[n].world.free_late();
-        events::cron(&self.nodes[n].world);
+        self.nodes[n].sim.free_late();
+        events::cron(&self.nodes[n].sim);
         self.collect(n)?;
         self.work(n, TURNS_MAX)
     }
@@ -52,7 +52,7 @@ impl Group {
             }
             self.turn(n)?;
         }
-        if self.nodes[n].world.is_idle() {
+        if self.nodes[n].sim.is_idle() {
             return self.judge_idle(n);
         }
         if turns_max == TURNS_MAX { Err(format!("G3: n{n} never comes to rest")) } else { Ok(()) }
@@ -62,7 +62,7 @@ impl Group {
     /// acknowledgements in its turns.
     fn is_idle(&self, n: usize) -> bool {
         let node = &self.nodes[n];
-        node.world.is_idle() && (node.pending.is_empty() || !node.holds_back() || !node.news)
+        node.sim.is_idle() && (node.pending.is_empty() || !node.holds_back() || !node.news)
     }
 
     fn judge_idle(&mut self, n: usize) -> Verdict {
@@ -88,23 +88,23 @@ impl Group {
     /// Checks that the events published of each lock since the server was last at rest can have led from the holds of
     /// then to those of now (G15).
     fn judge_story(&mut self, n: usize) -> Verdict {
-        let Node { world, story, term, .. } = &mut self.nodes[n];
+        let Node { sim, story, term, .. } = &mut self.nodes[n];
         let told = std::mem::take(&mut story.told);
         let elsewhere = std::mem::take(&mut story.elsewhere);
         // The holds of the time before it began to decide were not published here.
         let decided_before = story.term.replace(*term) == Some(*term);
         // Most often nothing has happened to any of them.
-        if told.is_empty() && world.holds_as(&story.before) {
+        if told.is_empty() && sim.holds_as(&story.before) {
             return Ok(());
         }
-        let mut lock_keys: BTreeSet<At> = world.inside.borrow().keys.keys().cloned().collect();
+        let mut lock_keys: BTreeSet<At> = sim.inside.borrow().keys.keys().cloned().collect();
         lock_keys.extend(story.before.keys().cloned());
         lock_keys.extend(told.iter().filter_map(|published| match published {
             Published::Lock(at, _) | Published::Key(at, _) => Some(at.clone()),
             Published::All(_) => None,
         }));
         let held = lock_keys.into_iter().map(|at| {
-            let holders = world.unended_at(&at);
+            let holders = sim.unended_at(&at);
             (at, holders)
         });
         let mut after: Held = held.collect();
@@ -124,12 +124,12 @@ impl Group {
             before.remove(&at);
             after.remove(&at);
         }
-        self.nodes[n].world.events_tell_the_story(&before, &after, &told)
+        self.nodes[n].sim.events_tell_the_story(&before, &after, &told)
     }
 
     /// Returns whether nothing could be confirmed now.
     pub(super) fn cannot_confirm(&self, n: usize) -> bool {
-        confirm::is_impossible(&self.nodes[n].world)
+        confirm::is_impossible(&self.nodes[n].sim)
     }
 
     /// One turn of the event loop.
@@ -139,8 +139,8 @@ impl Group {
         self.look(n)?;
         self.enter(n);
         let node = &mut self.nodes[n];
-        node.world.turn();
-        let is_behind = node.world.with(|state| state.confirm.all.is_behind());
+        node.sim.turn();
+        let is_behind = node.sim.with(|state| state.confirm.all.is_behind());
         if is_behind == Some(true) {
             self.see(Point::ConfirmedLater);
         }
@@ -161,7 +161,7 @@ impl Group {
         let gone: Vec<(u64, u64)> =
             gone.map(|blocked| (blocked.handle, blocked.request.connection)).collect();
         for (handle, connection) in gone {
-            let inside = self.nodes[n].world.inside.borrow();
+            let inside = self.nodes[n].sim.inside.borrow();
             let is_answered =
                 inside.unblocked.iter().any(|(other, reply)| *other == handle && reply.is_some());
             drop(inside);
@@ -178,13 +178,13 @@ impl Group {
         self.enter(n);
         let node = &mut self.nodes[n];
         let is_late = |blocked: &Blocked| {
-            let is_granted = matches!(node.world.fate(blocked.handle), Fate::Granted(_));
+            let is_granted = matches!(node.sim.fate(blocked.handle), Fate::Granted(_));
             is_granted && blocked.request.connection == connection
         };
         if node.pending.iter().any(is_late) {
             self.seen.see(Point::TakenBack);
         }
-        node.world.disconnect(connection);
+        node.sim.disconnect(connection);
         self.collect(n)
     }
 
@@ -198,7 +198,7 @@ impl Group {
         let node = &mut self.nodes[n];
         // A client that was released without an answer has disconnected.
         node.pending.retain(|blocked| {
-            let stays = node.world.fate(blocked.handle) != Fate::Gone;
+            let stays = node.sim.fate(blocked.handle) != Fate::Gone;
             if !stays {
                 judge.closed(&blocked.request);
             }
@@ -211,7 +211,7 @@ impl Group {
     fn take_records(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         let decides = node.decides();
-        let mut inside = node.world.inside.borrow_mut();
+        let mut inside = node.sim.inside.borrow_mut();
         if !inside.file.is_empty() {
             node.files.log.append(&mut inside.file);
         }
@@ -247,10 +247,10 @@ impl Group {
         if node.waits.is_empty() {
             return Ok(());
         }
-        let world = &node.world;
-        let ended = node.waits.extract_if(.., |blocked| world.fate(blocked.handle) != Fate::InQueue);
+        let sim = &node.sim;
+        let ended = node.waits.extract_if(.., |blocked| sim.fate(blocked.handle) != Fate::InQueue);
         let mut ended: Vec<(Fate, Blocked)> =
-            ended.map(|blocked| (world.fate(blocked.handle), blocked)).collect();
+            ended.map(|blocked| (sim.fate(blocked.handle), blocked)).collect();
         ended.sort_by_key(|(fate, _)| if let Fate::Granted(token) = fate { token.get() } else { 0 });
         for (fate, Blocked { handle, mut request }) in ended {
             if fate == Fate::Gone {
@@ -275,7 +275,7 @@ impl Group {
 
     /// Handles the replies to blocked clients.
     fn take_answers(&mut self, n: usize) -> Verdict {
-        for (handle, parts) in std::mem::take(&mut self.nodes[n].world.answers) {
+        for (handle, parts) in std::mem::take(&mut self.nodes[n].sim.answers) {
             let pending = &mut self.nodes[n].pending;
             let Some(at) = pending.iter().position(|blocked| blocked.handle == handle) else {
                 return Err(format!("G7: {handle} is told {parts:?} and does not wait (any more)"));

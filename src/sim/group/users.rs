@@ -5,7 +5,7 @@
 use super::points::Point;
 use super::{GROUP, Group, LOCKS, Verdict};
 use crate::sim::server::inside::PartBuf;
-use crate::sim::server::world::Said;
+use crate::sim::server::sim::Said;
 use crate::sim::single::server::At;
 
 /// A connection that asks for no locks.
@@ -67,7 +67,7 @@ impl Group {
     pub(super) fn do_outside(&mut self, n: usize, words: &[&[u8]]) -> Result<bool, String> {
         self.enter(n);
         let words = words.iter().map(|word| word.to_vec()).collect();
-        let said = self.nodes[n].world.asks(SOMEBODY, 0, words);
+        let said = self.nodes[n].sim.asks(SOMEBODY, 0, words);
         self.collect(n)?;
         match said {
             Said::Now(parts) => match parts[..] {

@@ -10,7 +10,7 @@ use crate::engine::state::State;
 use crate::engine::{confirm, pump};
 use crate::sim::server::inside::{At, PartBuf, Slot, Told, Words, place};
 use crate::sim::server::keys::{may_write, number};
-use crate::sim::server::world::{Said, World};
+use crate::sim::server::sim::{Said, Sim};
 
 /// More turns than anything needs to come to rest.
 const TURNS_MAX: usize = 10_000;
@@ -41,7 +41,7 @@ pub(super) struct Connection {
 
 /// See the [module](self).
 pub(super) struct Host {
-    pub(super) world: World,
+    pub(super) sim: Sim,
     pub(super) connections: BTreeMap<u64, Connection>,
     connected: u64,
     /// Whose user may not acquire.
@@ -59,12 +59,12 @@ pub(super) struct Host {
 impl Host {
     /// A new server; in a cluster it has all slots.
     pub(super) fn started(is_cluster: bool) -> Self {
-        let world = World::started_as(Flags { has_aof: true, is_cluster, ..Flags::default() }, |world| {
-            world.inside.borrow_mut().boot_us = 1_000_000;
-            world.state_mut().sweep.most = Some(KEYS_SWEPT);
+        let sim = Sim::started_as(Flags { has_aof: true, is_cluster, ..Flags::default() }, |sim| {
+            sim.inside.borrow_mut().boot_us = 1_000_000;
+            sim.state_mut().sweep.most = Some(KEYS_SWEPT);
         });
         Self {
-            world,
+            sim,
             connections: BTreeMap::new(),
             connected: 0,
             forbidden: BTreeSet::new(),
@@ -82,7 +82,7 @@ impl Host {
         if !self.connections.contains_key(&client) {
             self.connected += 1;
             let id = self.connected * LIVES + client;
-            self.world.connect(id);
+            self.sim.connect(id);
             let new = Connection {
                 id,
                 db,
@@ -100,7 +100,7 @@ impl Host {
     /// Notes the connections of users who may not acquire.
     pub(super) fn notes_rights(&self) {
         let ids = self.connections.iter().filter(|(client, _)| self.forbidden.contains(client));
-        self.world.inside.borrow_mut().forbidden = ids.map(|(_, its)| its.id).collect();
+        self.sim.inside.borrow_mut().forbidden = ids.map(|(_, its)| its.id).collect();
     }
 
     pub(super) fn is_busy(&self, client: u64) -> bool {
@@ -152,7 +152,7 @@ impl Host {
             b"EXEC" => self.executes(client),
             b"DISCARD" => {
                 self.connections.get_mut(&client).expect("it is connected").bundle = None;
-                self.world.unwatch(id);
+                self.sim.unwatch(id);
                 self.reply(client, &[PartBuf::Ok]);
             }
             _ if has_bundle => {
@@ -166,24 +166,24 @@ impl Host {
 
     /// The reason why the server does not run a command at all.
     fn refusal(&self, id: u64, words: &[Vec<u8>]) -> Option<PartBuf> {
-        if self.world.is_forbidden(id, words) {
+        if self.sim.is_forbidden(id, words) {
             return Some(PartBuf::Error("NOPERM".to_owned()));
         }
         if let Some(redirection) = key_of(words).and_then(|name| self.redirects(&place(0, name))) {
             return Some(PartBuf::Error(redirection.to_owned()));
         }
-        let is_replica = self.world.flags.get().is_replica;
+        let is_replica = self.sim.flags.get().is_replica;
         let is_read_only = is_replica && writes(words) && *words[0] != *b"EVAL";
         is_read_only.then(|| PartBuf::Error("READONLY".to_owned()))
     }
 
     /// The redirection of a client for a key, if the key is not this server's.
     pub(super) fn redirects(&self, at: &At) -> Option<&'static str> {
-        let inside = self.world.inside.borrow();
+        let inside = self.sim.inside.borrow();
         let slot = inside.slots.iter().find(|(name, _)| name.as_bytes() == &*at.1)?.1;
         drop(inside);
         match slot {
-            Slot::Leaving => (!self.world.has(at)).then_some("ASK"),
+            Slot::Leaving => (!self.sim.has(at)).then_some("ASK"),
             Slot::Elsewhere => Some("MOVED"),
         }
     }
@@ -194,14 +194,14 @@ impl Host {
         let Some(bundle) = its.bundle.take() else {
             return self.reply(client, &[PartBuf::Error("ERR EXEC without MULTI".to_owned())]);
         };
-        self.world.expire_keys();
-        let is_dirty = self.world.unwatch(id);
+        self.sim.expire_keys();
+        let is_dirty = self.sim.unwatch(id);
         let parts = if bundle.is_spoiled {
             vec![PartBuf::Error("EXECABORT".to_owned())]
         } else if is_dirty {
             vec![PartBuf::Null]
         } else {
-            self.world.executes(id, db, &bundle.commands)
+            self.sim.executes(id, db, &bundle.commands)
         };
         self.reply(client, &parts);
         self.step_is_over();
@@ -215,19 +215,19 @@ impl Host {
                 vec![PartBuf::Ok]
             }
             b"WATCH" => {
-                words[1..].iter().for_each(|name| self.world.watch(id, place(db, name)));
+                words[1..].iter().for_each(|name| self.sim.watch(id, place(db, name)));
                 vec![PartBuf::Ok]
             }
             b"UNWATCH" => {
-                self.world.unwatch(id);
+                self.sim.unwatch(id);
                 vec![PartBuf::Ok]
             }
             b"CLIENT" => {
                 self.pauses(number(&words[2]));
                 vec![PartBuf::Ok]
             }
-            b"EVAL" => self.world.evaluates(id, db, &words),
-            _ => match self.world.asks(id, db, words.clone()) {
+            b"EVAL" => self.sim.evaluates(id, db, &words),
+            _ => match self.sim.asks(id, db, words.clone()) {
                 Said::Now(parts) => parts,
                 Said::Later(handle) => {
                     self.connections.get_mut(&client).expect("it is connected").blocked = Some(handle);
@@ -252,20 +252,20 @@ impl Host {
 
     /// CLIENT PAUSE ms WRITE
     pub(super) fn pauses(&mut self, ms: u64) {
-        let until = self.world.boot().plus_ms(ms);
+        let until = self.sim.boot().plus_ms(ms);
         self.paused_until_us = Some(until.0);
-        self.world.is_paused.set(true);
+        self.sim.is_paused.set(true);
     }
 
     /// CLIENT UNPAUSE
     pub(super) fn goes_on(&mut self) {
         self.paused_until_us = None;
-        self.world.is_paused.set(false);
+        self.sim.is_paused.set(false);
     }
 
     /// Ends a step of the server: its output to files and replicas belongs together.
     pub(super) fn step_is_over(&mut self) {
-        let mut inside = self.world.inside.borrow_mut();
+        let mut inside = self.sim.inside.borrow_mut();
         let (file, stream) = (std::mem::take(&mut inside.file), std::mem::take(&mut inside.stream));
         self.lines.extend(filed("file", &file));
         self.file.extend(file);
@@ -277,18 +277,18 @@ impl Host {
     /// One turn of the event loop, in the order of a real one: keys and timers, then the work before the server
     /// sleeps, then the module's alarm.
     fn turn(&mut self) {
-        if self.paused_until_us.is_some_and(|until| until < self.world.boot().0) {
+        if self.paused_until_us.is_some_and(|until| until < self.sim.boot().0) {
             self.goes_on();
         }
-        while self.world.expires_one() {
+        while self.sim.expires_one() {
             self.step_is_over();
         }
-        if std::mem::take(&mut self.world.inside.borrow_mut().pump_is_due) {
-            pump::run(&self.world);
+        if std::mem::take(&mut self.sim.inside.borrow_mut().pump_is_due) {
+            pump::run(&self.sim);
             self.step_is_over();
         }
         self.before_sleep();
-        let now = self.world.boot();
+        let now = self.sim.boot();
         let is_due = |state: &mut State<_, crate::sim::server::inside::Clockwork>| {
             let is_due = state.wake.alarm.at.is_some_and(|at| at <= now);
             if is_due {
@@ -296,17 +296,17 @@ impl Host {
             }
             is_due
         };
-        if self.world.with(is_due) == Some(true) {
-            events::woken(&self.world);
+        if self.sim.with(is_due) == Some(true) {
+            events::woken(&self.sim);
             self.step_is_over();
         }
     }
 
     fn before_sleep(&mut self) {
-        if self.world.shared().hears_replicas.is_set() {
-            confirm::turn(&self.world);
+        if self.sim.shared().hears_replicas.is_set() {
+            confirm::turn(&self.sim);
         }
-        self.world.send_answers();
+        self.sim.send_answers();
         for client in self.delivers() {
             self.reads(client);
         }
@@ -323,7 +323,7 @@ impl Host {
 
     /// Blocked clients read their replies. Returns who they are.
     pub(super) fn delivers(&mut self) -> Vec<u64> {
-        let answers = std::mem::take(&mut self.world.answers);
+        let answers = std::mem::take(&mut self.sim.answers);
         let mut told = Vec::new();
         for (handle, parts) in answers {
             let its = self.connections.iter_mut().find(|(_, its)| its.blocked == Some(handle));
@@ -341,7 +341,7 @@ impl Host {
         for _ in 0..TURNS_MAX {
             self.turn();
             let waits = !self.is_paused() && !self.held_up.is_empty();
-            if self.world.is_idle() && self.world.answers.is_empty() && !waits {
+            if self.sim.is_idle() && self.sim.answers.is_empty() && !waits {
                 return;
             }
         }
@@ -352,8 +352,8 @@ impl Host {
     pub(super) fn leaves(&mut self, client: u64) {
         if let Some(its) = self.connections.remove(&client) {
             self.held_up.retain(|other| *other != client);
-            self.world.unwatch(its.id);
-            self.world.disconnect(its.id);
+            self.sim.unwatch(its.id);
+            self.sim.disconnect(its.id);
             self.step_is_over();
         }
     }

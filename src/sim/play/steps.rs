@@ -9,7 +9,7 @@ use crate::engine::{answers, events, legacy};
 use crate::lock::effect::Existing;
 use crate::sim::server::inside::{At, PartBuf, Slot, Words};
 use crate::sim::server::keys::number;
-use crate::sim::server::world::{Said, at, set_number};
+use crate::sim::server::sim::{Said, at, set_number};
 
 /// The time that passes at once, and the time at the end of each step, for the server's cron to run.
 const STEP_MS: u64 = 2;
@@ -51,7 +51,7 @@ impl Host {
             }
             ["attach"] => self.attaches(),
             ["ack"] => {
-                let mut inside = self.world.inside.borrow_mut();
+                let mut inside = self.sim.inside.borrow_mut();
                 let offset = inside.offset;
                 inside.replicas.values_mut().for_each(|(_, acknowledged)| *acknowledged = offset);
             }
@@ -61,17 +61,17 @@ impl Host {
             ["promote"] => self.promotes(),
             ["slot", name, what] => self.moves_slot(name, what),
             ["reload"] => self.reloads(),
-            ["load-file"] => self.world.load_file(&self.file).expect("what was written is loaded"),
+            ["load-file"] => self.sim.load_file(&self.file).expect("what was written is loaded"),
             ["set", "legacy-strings", value] => {
-                let world = &self.world;
-                world.shared().settings.switches()[1].set(value == "yes");
+                let sim = &self.sim;
+                sim.shared().settings.switches()[1].set(value == "yes");
                 // It continues to listen.
-                world.hears_keys.set(world.hears_keys.get() || value == "yes");
-                events::settings_changed(world, true);
+                sim.hears_keys.set(sim.hears_keys.get() || value == "yes");
+                events::settings_changed(sim, true);
             }
             ["set", name, value] => {
-                set_number(&self.world.shared().settings, name, digit(value) as i64);
-                events::settings_changed(&self.world, true);
+                set_number(&self.sim.shared().settings, name, digit(value) as i64);
+                events::settings_changed(&self.sim, true);
             }
             _ => panic!("no step is {words:?}"),
         }
@@ -82,10 +82,10 @@ impl Host {
 
     /// A little time, in which the server's cron comes by.
     fn passes(&mut self) {
-        self.world.passes(STEP_MS);
+        self.sim.passes(STEP_MS);
         self.rests();
-        self.world.free_late();
-        self.world.cron();
+        self.sim.free_late();
+        self.sim.cron();
         self.step_is_over();
         self.rests();
     }
@@ -124,7 +124,7 @@ impl Host {
                 continue;
             }
             let at = at(db, of);
-            let mut look = self.world.look(std::slice::from_ref(&at));
+            let mut look = self.sim.look(std::slice::from_ref(&at));
             let seen = look.remove(&at).filter(|_| self.redirects(&at).is_none());
             let lock = seen.unwrap_or_default();
             let first = lock.holders.first();
@@ -139,23 +139,23 @@ impl Host {
 
     /// The owner that holds the lock at a key if that is a string.
     fn legacy_owner(&self, at: &At) -> Vec<u8> {
-        let world = &self.world;
-        world.db.set(at.0);
-        let key = world.open(&at.1, To::Read);
-        let is_one = matches!(legacy::find(world, &key, None), Existing::Legacy(_));
+        let sim = &self.sim;
+        sim.db.set(at.0);
+        let key = sim.open(&at.1, To::Read);
+        let is_one = matches!(legacy::find(sim, &key, None), Existing::Legacy(_));
         if is_one { key.string() } else { b"o0".to_vec() }
     }
 
     fn unblocks(&mut self, client: u64) {
         if let Some(its) = self.connections.get(&client).filter(|its| its.blocked.is_some()) {
-            self.world.client_unblock(its.id);
+            self.sim.client_unblock(its.id);
             self.step_is_over();
         }
     }
 
     fn unblocks_with_error(&mut self, client: u64) {
         // Redis 7.0 reads this client's other commands later than others do.
-        let confirms = !self.world.inside.borrow().replicas.is_empty();
+        let confirms = !self.sim.inside.borrow().replicas.is_empty();
         if confirms && self.connections.get(&client).is_some_and(|its| !its.unread.is_empty()) {
             return;
         }
@@ -170,8 +170,8 @@ impl Host {
         let Some(handle) = self.connections.get_mut(&client).and_then(|its| its.blocked.take()) else {
             return false;
         };
-        answers::disconnected(&self.world, handle);
-        let mut inside = self.world.inside.borrow_mut();
+        answers::disconnected(&self.sim, handle);
+        let mut inside = self.sim.inside.borrow_mut();
         inside.unblocked.retain(|(other, _)| *other != handle);
         inside.let_go(handle);
         drop(inside);
@@ -182,28 +182,28 @@ impl Host {
     /// A replica comes, and confirms from here on.
     fn attaches(&mut self) {
         (0..SYNC_STEPS).for_each(|_| self.passes());
-        set_number(&self.world.shared().settings, "confirm-timeout", CONFIRM_TIMEOUT_MS);
-        self.world.confirms();
+        set_number(&self.sim.shared().settings, "confirm-timeout", CONFIRM_TIMEOUT_MS);
+        self.sim.confirms();
     }
 
     /// DEBUG RELOAD
     fn reloads(&mut self) {
         let ats: Vec<At> = DBS.iter().flat_map(|db| NAMES.map(|name| at(*db, name))).collect();
         let mut ends = BTreeSet::new();
-        for lock in self.world.look(&ats).into_values() {
+        for lock in self.sim.look(&ats).into_values() {
             let own: BTreeSet<u64> = lock.holders.iter().map(|hold| hold.left_ms).collect();
             // It is chance which of two locks is loaded first, and so which of two leases is ended first.
             if own.iter().any(|left_ms| *left_ms < SOON_MS && !ends.insert(*left_ms)) {
                 self.lines.push("chance".to_owned());
             }
         }
-        self.world.reload().expect("what was saved is loaded");
+        self.sim.reload().expect("what was saved is loaded");
     }
 
     /// CLUSTER SETSLOT: the slot of this key, which is its only one, begins to leave, is another node's, or is ours.
     fn moves_slot(&mut self, name: &str, what: &str) {
         let name = *NAMES.iter().find(|known| **known == name).expect("a name of a script");
-        let mut inside = self.world.inside.borrow_mut();
+        let mut inside = self.sim.inside.borrow_mut();
         let before = inside.slots.iter().find(|(other, _)| *other == name).map(|(_, slot)| *slot);
         let after = match what {
             "ours" => None,
@@ -220,7 +220,7 @@ impl Host {
 
     /// FAILOVER: the only replica has not acknowledged the last writes, so writers wait until one side gives up.
     fn begins_to_fail_over(&mut self) {
-        assert!(matches!(self.world.send(0, 0, "SET x last"), Said::Now(_)));
+        assert!(matches!(self.sim.send(0, 0, "SET x last"), Said::Now(_)));
         self.step_is_over();
         self.pauses(FAILOVER_MS);
     }
@@ -229,19 +229,19 @@ impl Host {
         let clients: Vec<u64> = self.connections.keys().copied().collect();
         let waiting: Vec<u64> =
             clients.into_iter().filter(|client| self.is_unblocked(*client, DEMOTED)).collect();
-        let mut flags = self.world.flags.get();
+        let mut flags = self.sim.flags.get();
         flags.is_replica = true;
-        self.world.flags.set(flags);
-        events::demoted(&self.world);
+        self.sim.flags.set(flags);
+        events::demoted(&self.sim);
         // The server closes the connections of the clients that it has answered.
         waiting.into_iter().for_each(|client| self.leaves(client));
     }
 
     fn promotes(&mut self) {
-        let mut flags = self.world.flags.get();
+        let mut flags = self.sim.flags.get();
         flags.is_replica = false;
-        self.world.flags.set(flags);
-        events::promoted(&self.world);
+        self.sim.flags.set(flags);
+        events::promoted(&self.sim);
     }
 }
 

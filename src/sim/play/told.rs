@@ -4,7 +4,7 @@ use super::host::Host;
 use crate::engine::describe::{self, Value as Field};
 use crate::lock::effect::Event;
 use crate::sim::server::inside::{At, PartBuf, Published, Told, Value};
-use crate::sim::server::world::{Said, at, words};
+use crate::sim::server::sim::{Said, at, words};
 
 /// The names that scripts use, and the databases.
 pub(super) const NAMES: [&str; 5] = ["a", "b", "c", "d", "x"];
@@ -78,7 +78,7 @@ impl Host {
     /// The outcome of the last step, and the state after it.
     pub(super) fn tells(&mut self) -> Vec<String> {
         let mut lines = std::mem::take(&mut self.lines);
-        let mut inside = self.world.inside.borrow_mut();
+        let mut inside = self.sim.inside.borrow_mut();
         let published = std::mem::take(&mut inside.published);
         let changed = std::mem::take(&mut inside.changed);
         inside.log.clear();
@@ -92,7 +92,7 @@ impl Host {
             name.as_ref().map_or("*".into(), |name| String::from_utf8_lossy(name).into_owned())
         };
         lines.extend(changed.iter().map(|changed| format!("changed\t{}", name(changed))));
-        let is_cluster = self.world.flags.get().is_cluster;
+        let is_cluster = self.sim.flags.get().is_cluster;
         for db in &DBS[..if is_cluster { 1 } else { DBS.len() }] {
             lines.extend(NAMES.iter().map(|name| self.lock_key(&at(*db, name))));
         }
@@ -105,11 +105,11 @@ impl Host {
         if let Some(code) = self.redirects(at) {
             return format!("place\t{}\t{name}\t-{code}\t-1\t_", at.0);
         }
-        let info = self.world.asks(0, at.0, words(&format!("LOCK.INFO {name} FULL")));
+        let info = self.sim.asks(0, at.0, words(&format!("LOCK.INFO {name} FULL")));
         let Said::Now(info) = info else { panic!("{info:?}") };
-        let inside = self.world.inside.borrow();
+        let inside = self.sim.inside.borrow();
         let now_ms = inside.wall_us / 1000;
-        let entry = inside.keys.get(at).filter(|entry| !self.world.hides(&inside, at, entry));
+        let entry = inside.keys.get(at).filter(|entry| !self.sim.hides(&inside, at, entry));
         let (kind, ttl) = match entry {
             None => ("none", "-2".to_owned()),
             Some(entry) => {
@@ -125,7 +125,7 @@ impl Host {
             Field::Number(number) => format!("info\t{name}\t{number}"),
             Field::Text(text) => format!("info\t{name}\t{text}"),
         };
-        let fields = describe::fields(&self.world).into_iter();
+        let fields = describe::fields(&self.sim).into_iter();
         fields.filter(|(name, _)| FIELDS.contains(name)).map(told).collect()
     }
 }

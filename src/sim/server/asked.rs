@@ -13,11 +13,11 @@ use crate::lock::effect::{Event, Existing, LockId};
 use crate::lock::table::Candidate;
 use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Moment, Now};
 use crate::sim::server::inside::{At, Clockwork, Entry, Published, Told, Value, place};
-use crate::sim::server::world::World;
+use crate::sim::server::sim::Sim;
 
 /// A key that is open.
 pub(crate) struct OpenKey<'a> {
-    world: &'a World,
+    sim: &'a Sim,
     at: At,
     is_changed: Cell<bool>,
 }
@@ -25,15 +25,15 @@ pub(crate) struct OpenKey<'a> {
 impl Drop for OpenKey<'_> {
     fn drop(&mut self) {
         if self.is_changed.get() {
-            self.world.signal(&self.at);
+            self.sim.signal(&self.at);
         }
     }
 }
 
 impl server::Key for OpenKey<'_> {
     fn existing(&self) -> Existing {
-        let inside = self.world.inside.borrow();
-        let entry = inside.keys.get(&self.at).filter(|entry| !self.world.hides(&inside, &self.at, entry));
+        let inside = self.sim.inside.borrow();
+        let entry = inside.keys.get(&self.at).filter(|entry| !self.sim.hides(&inside, &self.at, entry));
         match entry.map(|entry| &entry.value) {
             None => Existing::Nothing,
             Some(Value::Lock(lock)) => Existing::Lock(*lock),
@@ -42,13 +42,13 @@ impl server::Key for OpenKey<'_> {
     }
 
     fn string_ttl_ms(&self) -> Option<u64> {
-        let inside = self.world.inside.borrow();
+        let inside = self.sim.inside.borrow();
         let entry = inside.keys.get(&self.at).filter(|entry| matches!(entry.value, Value::Text(_)))?;
         entry.until_ms.map(|until| until.saturating_sub(inside.wall_us / 1000))
     }
 
     fn string(&self) -> Vec<u8> {
-        match self.world.inside.borrow().keys.get(&self.at).map(|entry| &entry.value) {
+        match self.sim.inside.borrow().keys.get(&self.at).map(|entry| &entry.value) {
             Some(Value::Text(text)) => text.clone(),
             _ => Vec::new(),
         }
@@ -56,33 +56,33 @@ impl server::Key for OpenKey<'_> {
 
     fn live_until(&self, wall_ms: u64) {
         self.touch();
-        let mut inside = self.world.inside.borrow_mut();
+        let mut inside = self.sim.inside.borrow_mut();
         inside.keys.get_mut(&self.at).expect("a key that is there").until_ms = Some(wall_ms);
     }
 
     fn persist(&self) {
-        self.world.may_call_back();
-        let mut inside = self.world.inside.borrow_mut();
+        self.sim.may_call_back();
+        let mut inside = self.sim.inside.borrow_mut();
         inside.keys.get_mut(&self.at).expect("a key that is there").until_ms = None;
     }
 
     fn touch(&self) {
-        self.world.may_call_back();
+        self.sim.may_call_back();
         self.is_changed.set(true);
     }
 
     fn store(&self, lock: LockId) {
         self.is_changed.set(true);
-        self.world.put(&self.at, Entry { value: Value::Lock(lock), until_ms: None });
+        self.sim.put(&self.at, Entry { value: Value::Lock(lock), until_ms: None });
     }
 
     fn delete(&self) {
         self.is_changed.set(true);
-        self.world.take(&self.at);
+        self.sim.take(&self.at);
     }
 }
 
-impl Server for World {
+impl Server for Sim {
     type Name<'a> = &'a [u8];
     type NameBuf<'a> = Vec<u8>;
     type Key<'a> = OpenKey<'a>;
@@ -195,7 +195,7 @@ impl Server for World {
 
     fn open(&self, name: &[u8], _to: To) -> OpenKey<'_> {
         self.may_call_back();
-        OpenKey { world: self, at: place(self.db.get(), name), is_changed: Cell::new(false) }
+        OpenKey { sim: self, at: place(self.db.get(), name), is_changed: Cell::new(false) }
     }
 
     fn keys_of(&self, words: &[&[u8]]) -> Vec<usize> {

@@ -3,12 +3,12 @@
 use crate::engine::flags::Flags;
 use crate::sim::server::inside::{At, PartBuf, Words};
 use crate::sim::server::keys::{may_write, number};
-use crate::sim::server::world::{Said, World};
+use crate::sim::server::sim::{Said, Sim};
 
 /// The client of a script's commands, as the server passes it: no connection has this number.
 const SCRIPT: u64 = 99;
 
-impl World {
+impl Sim {
     /// EXEC: these commands in one step. No command waits within it.
     pub(crate) fn executes(&mut self, client: u64, db: u32, commands: &[Words]) -> Vec<PartBuf> {
         let flags = Flags { denies_blocking: true, ..self.flags.get() };

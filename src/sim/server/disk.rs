@@ -6,7 +6,7 @@ use crate::engine::values;
 use crate::lock::codec::SavedLock;
 use crate::lock::types::LockKey;
 use crate::sim::server::inside::{At, Entry, Told, Value};
-use crate::sim::server::world::World;
+use crate::sim::server::sim::Sim;
 
 /// The saved value of a key.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Snapshot {
     keys: Vec<(At, Saved, Option<u64>)>,
 }
 
-impl World {
+impl Sim {
     /// A child is forked, and saves the data of that moment.
     pub(crate) fn save(&self) -> Snapshot {
         events::forked(self);

@@ -5,7 +5,7 @@ use crate::lock::codec::{SavedLock, read, write};
 use crate::lock::effect::LockId;
 use crate::lock::types::LockKey;
 use crate::sim::server::inside::{At, Entry, PartBuf, Published, Value, place};
-use crate::sim::server::world::World;
+use crate::sim::server::sim::Sim;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const SAME: &str = "ERR source and destination objects are the same";
@@ -31,7 +31,7 @@ pub(crate) fn may_write(name: &[u8]) -> bool {
     !readers.contains(&name)
 }
 
-impl World {
+impl Sim {
     /// The server publishes its change of a key: to subscribers, and to the module if it subscribes.
     pub(crate) fn tell_of_key(&self, at: &At, event: &'static str) {
         self.inside.borrow_mut().published.push(Published::Key(at.clone(), event));
@@ -56,7 +56,7 @@ impl World {
     }
 }
 
-impl World {
+impl Sim {
     /// A command that is not the module's.
     pub(crate) fn does_to_keys(&mut self, db: u32, args: &[&[u8]]) {
         let key = |name: &[u8]| place(db, name);

@@ -7,7 +7,7 @@ use crate::engine::server::{Key, Server, To};
 use crate::lock::effect::{Answer, Event};
 use crate::lock::types::{LockKey, Mode, Moment, Token};
 use crate::sim::server::inside::{At, Entry, Published, Value};
-use crate::sim::server::world::World;
+use crate::sim::server::sim::Sim;
 
 /// A hold, as LOCK.INFO shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,7 +85,7 @@ impl Fate {
     }
 }
 
-impl World {
+impl Sim {
     /// The progress of a blocked client.
     pub(crate) fn fate(&self, handle: u64) -> Fate {
         let fate = self.with(|state| {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `asked.rs` | its answers when the engine asks |
 //! | `inside.rs` | what it has |
-//! | `world.rs` | the server, and what happens to it: commands, turns, keys that go, clients that leave |
+//! | `sim.rs` | the server, and what happens to it: commands, turns, keys that go, clients that leave |
 //! | `keys.rs` | what the server's own commands do to keys |
 //! | `bundles.rs` | transactions, scripts and WATCH |
 //! | `disk.rs` | what it saves and loads |
@@ -16,4 +16,4 @@ pub(crate) mod disk;
 pub(crate) mod inside;
 pub(crate) mod keys;
 pub(crate) mod look;
-pub(crate) mod world;
+pub(crate) mod sim;

@@ -16,7 +16,7 @@ use crate::lock::table::{Limits, Table};
 use crate::lock::types::{LockKey, LockKeyBuf, Token};
 use crate::sim::server::inside::{PartBuf, Published, Slot, Told, Value, place};
 use crate::sim::server::keys::as_text;
-use crate::sim::server::world::{Said, set_number};
+use crate::sim::server::sim::{Said, set_number};
 use crate::sim::single::server::Server;
 
 /// The reply to a client.
@@ -47,18 +47,18 @@ const RUNS_MAX: usize = 1_000;
 
 impl Server {
     pub(crate) fn table(&self) -> Ref<'_, Table> {
-        Ref::map(self.world.state(), |state| &state.table)
+        Ref::map(self.sim.state(), |state| &state.table)
     }
 
     pub(crate) fn table_mut(&self) -> RefMut<'_, Table> {
-        RefMut::map(self.world.state_mut(), |state| &mut state.table)
+        RefMut::map(self.sim.state_mut(), |state| &mut state.table)
     }
 
     /// A client sends a command.
     pub(crate) fn ask(&mut self, client: u64, db: u32, words: &[&str]) -> Result<Replied, String> {
-        self.world.connect(client);
+        self.sim.connect(client);
         let words: Rc<[Vec<u8>]> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
-        match self.world.asks(client, db, words.clone()) {
+        match self.sim.asks(client, db, words.clone()) {
             Said::Later(handle) => Ok(Replied::Later(handle)),
             Said::Now(mut parts) => match (parts.len(), parts.pop()) {
                 (1, Some(PartBuf::Integer(number))) => Ok(Replied::Integer(number)),
@@ -76,22 +76,22 @@ impl Server {
 
     /// A primary, or a file, says this, and it changes something.
     pub(crate) fn obeys(&mut self, told: &Told) -> Result<(), String> {
-        self.world.obeys(told)
+        self.sim.obeys(told)
     }
 
     /// Takes the records for replicas since the last call.
     pub(crate) fn take_stream(&self) -> Vec<Told> {
-        std::mem::take(&mut self.world.inside.borrow_mut().stream)
+        std::mem::take(&mut self.sim.inside.borrow_mut().stream)
     }
 
     /// Takes the records for its file since then.
     pub(crate) fn take_file(&self) -> Vec<Told> {
-        std::mem::take(&mut self.world.inside.borrow_mut().file)
+        std::mem::take(&mut self.sim.inside.borrow_mut().file)
     }
 
     /// Takes the events of locks since then.
     pub(crate) fn take_events(&self) -> Vec<(u32, Vec<u8>, Event)> {
-        let mut inside = self.world.inside.borrow_mut();
+        let mut inside = self.sim.inside.borrow_mut();
         inside.log.clear();
         let published = std::mem::take(&mut inside.published);
         let of_lock = |published| match published {
@@ -103,19 +103,19 @@ impl Server {
 
     /// Takes the keys that changed since then, as clients that keep copies of them see them; `None`: all of them.
     pub(crate) fn take_changed(&self) -> Vec<Option<Vec<u8>>> {
-        std::mem::take(&mut self.world.inside.borrow_mut().changed).into_iter().collect()
+        std::mem::take(&mut self.sim.inside.borrow_mut().changed).into_iter().collect()
     }
 
     /// Values of emptied databases that no thread has freed yet.
     pub(crate) fn unfreed(&self) -> Vec<LockId> {
-        self.world.unfreed.iter().filter_map(Value::lock).collect()
+        self.sim.unfreed.iter().filter_map(Value::lock).collect()
     }
 
     /// A thread frees them, and the engine buries them.
     pub(crate) fn free(&mut self) {
-        self.world.free_late();
-        let decides = self.world.flags.get().decides();
-        while !pump::bury_some(&self.world, decides) {}
+        self.sim.free_late();
+        let decides = self.sim.flags.get().decides();
+        while !pump::bury_some(&self.sim, decides) {}
     }
 
     /// Returns the progress of the client that is blocked under this number.
@@ -124,12 +124,12 @@ impl Server {
             Reply::Answer(answer) => Some(answer.clone()),
             Reply::Renewed(_) => None,
         };
-        match self.world.state().clients.stage(handle) {
+        match self.sim.state().clients.stage(handle) {
             Some(Stage::InQueue(_)) => Progress::InQueue,
             Some(Stage::Confirming(_, reply)) => Progress::Confirming(answer(reply)),
             Some(Stage::Paced(reply)) => Progress::Answered(answer(reply)),
             Some(Stage::Answered) | None => {
-                let inside = self.world.inside.borrow();
+                let inside = self.sim.inside.borrow();
                 let own = inside.unblocked.iter().find(|(other, _)| *other == handle);
                 Progress::Answered(own.and_then(|(_, reply)| reply.as_ref()).and_then(answer))
             }
@@ -138,32 +138,32 @@ impl Server {
 
     /// The connection of a client closes. A reply that was sent and not read is lost with it.
     pub(crate) fn close(&mut self, client: u64) {
-        self.world.disconnect(client);
+        self.sim.disconnect(client);
         self.send(Some(client));
     }
 
     pub(crate) fn unblock(&mut self, client: u64) {
-        self.world.client_unblock(client);
-        self.world.end_turn();
+        self.sim.client_unblock(client);
+        self.sim.end_turn();
     }
 
     /// Answers reach their clients: all, or those of one of them.
     pub(crate) fn send(&mut self, only: Option<u64>) {
         let is_meant = |(handle, _): &(u64, Option<Reply>)| {
-            let inside = self.world.inside.borrow();
+            let inside = self.sim.inside.borrow();
             only.is_none_or(|client| inside.blocked.get(handle) == Some(&client))
         };
-        let all = std::mem::take(&mut self.world.inside.borrow_mut().unblocked);
+        let all = std::mem::take(&mut self.sim.inside.borrow_mut().unblocked);
         let (now, later): (Vec<_>, Vec<_>) = all.into_iter().partition(is_meant);
-        self.world.inside.borrow_mut().unblocked = now.into();
-        self.world.send_answers();
-        self.world.inside.borrow_mut().unblocked.extend(later);
-        self.world.answers.clear();
+        self.sim.inside.borrow_mut().unblocked = now.into();
+        self.sim.send_answers();
+        self.sim.inside.borrow_mut().unblocked.extend(later);
+        self.sim.answers.clear();
     }
 
     /// Returns whether the server still blocks a client under this number.
     pub(crate) fn is_blocked(&self, handle: u64) -> bool {
-        self.world.inside.borrow().blocked.contains_key(&handle)
+        self.sim.inside.borrow().blocked.contains_key(&handle)
     }
 
     /// Returns whether the client waits for replicas, and the holds that its reply will name then, or names already.
@@ -172,7 +172,7 @@ impl Server {
         let mut note = |reply: &Reply| {
             reply.for_each_hold(|lock_key, token| holds.push((lock_key.to_owned(), token)));
         };
-        let is_confirming = match self.world.state().clients.stage(handle) {
+        let is_confirming = match self.sim.state().clients.stage(handle) {
             Some(Stage::Confirming(_, reply)) => {
                 note(reply);
                 true
@@ -182,7 +182,7 @@ impl Server {
                 false
             }
             Some(Stage::Answered) => {
-                let inside = self.world.inside.borrow();
+                let inside = self.sim.inside.borrow();
                 let own = inside.unblocked.iter().find(|(other, _)| *other == handle);
                 own.and_then(|(_, reply)| reply.as_ref()).into_iter().for_each(note);
                 false
@@ -194,86 +194,86 @@ impl Server {
 
     /// Does the work for confirmations, before the event loop sleeps.
     pub(crate) fn looks_at_replicas(&self) {
-        if self.world.shared().hears_replicas.is_set() {
-            confirm::turn(&self.world);
+        if self.sim.shared().hears_replicas.is_set() {
+            confirm::turn(&self.sim);
         }
     }
 
     /// Returns whether the pump will run unprompted for all pending work: now, if that needs no time to pass.
     pub(crate) fn is_pump_asked(&self) -> bool {
-        if self.world.inside.borrow().pump_is_due {
+        if self.sim.inside.borrow().pump_is_due {
             return true;
         }
-        let (now, state) = (self.world.boot(), self.world.state());
+        let (now, state) = (self.sim.boot(), self.sim.state());
         let needed = if state.has_work() { Some(now) } else { state.table.next_deadline(true) };
         needed.is_none_or(|needed| state.wake.alarm.at.is_some_and(|at| at <= needed.max(now)))
     }
 
     /// The pump runs, as often as it asks for it. `false`: it never ends.
     pub(crate) fn pump(&self) -> bool {
-        let now = self.world.boot();
+        let now = self.sim.boot();
         let goes_off = {
-            let alarm = &mut self.world.state_mut().wake.alarm.at;
+            let alarm = &mut self.sim.state_mut().wake.alarm.at;
             alarm.take_if(|at| *at <= now).is_some()
         };
         if goes_off {
-            events::woken(&self.world);
+            events::woken(&self.sim);
         }
-        self.world.inside.borrow_mut().pump_is_due = true;
+        self.sim.inside.borrow_mut().pump_is_due = true;
         for _ in 0..RUNS_MAX {
-            if !std::mem::take(&mut self.world.inside.borrow_mut().pump_is_due) {
+            if !std::mem::take(&mut self.sim.inside.borrow_mut().pump_is_due) {
                 return true;
             }
-            pump::run(&self.world);
+            pump::run(&self.sim);
         }
         false
     }
 
     /// The replicas say that they have everything.
     pub(crate) fn acknowledges(&self) {
-        let mut inside = self.world.inside.borrow_mut();
+        let mut inside = self.sim.inside.borrow_mut();
         let offset = inside.offset;
         inside.replicas.values_mut().for_each(|(_, acknowledged)| *acknowledged = offset);
     }
 
     /// Sets whether grants must be confirmed, by one replica.
     pub(crate) fn set_confirms(&self, confirms: bool) {
-        let settings = &self.world.shared().settings;
+        let settings = &self.sim.shared().settings;
         settings.set_confirm(u8::from(confirms));
         set_number(settings, "group-size", 2);
         set_number(settings, "confirm-timeout", 60_000);
-        self.world.inside.borrow_mut().replicas.insert(1, ("replica:1", 0));
-        events::settings_changed(&self.world, true);
-        confirm::replica_changed(&self.world);
+        self.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", 0));
+        events::settings_changed(&self.sim, true);
+        confirm::replica_changed(&self.sim);
     }
 
     pub(crate) fn set_limits(&self, limits: Limits) {
-        let settings = &self.world.shared().settings;
+        let settings = &self.sim.shared().settings;
         let Limits { waiters_per_lock_max, waiters_max, holders_max } = limits;
         set_number(settings, "max-waiters-per-lock", waiters_per_lock_max as i64);
         set_number(settings, "max-waiters", waiters_max as i64);
         set_number(settings, "max-holders", holders_max as i64);
-        events::settings_changed(&self.world, true);
+        events::settings_changed(&self.sim, true);
     }
 
     /// The setting; and a start, if one begins.
     pub(crate) fn set_quarantine(&self, length_ms: u64, is_start: bool) {
-        let settings = &self.world.shared().settings;
+        let settings = &self.sim.shared().settings;
         set_number(settings, "quarantine", length_ms as i64);
-        events::settings_changed(&self.world, true);
+        events::settings_changed(&self.sim, true);
         if is_start {
-            quarantine::begin(&self.world, "a test says so");
+            quarantine::begin(&self.sim, "a test says so");
         }
     }
 
     /// Nothing may be written, or not even that: the server is paused.
     pub(crate) fn set_writes(&self, are_refused: bool, is_paused: bool) {
-        self.world.refuses_writes.set(are_refused);
-        self.world.is_paused.set(is_paused);
+        self.sim.refuses_writes.set(are_refused);
+        self.sim.is_paused.set(is_paused);
     }
 
     pub(crate) fn forbid(&self, client: u64, is_forbidden: bool) {
-        let mut inside = self.world.inside.borrow_mut();
+        let mut inside = self.sim.inside.borrow_mut();
         if is_forbidden {
             inside.forbidden.insert(client);
         } else {
@@ -283,7 +283,7 @@ impl Server {
 
     /// The slot of a key goes to another server, or comes back.
     pub(crate) fn set_elsewhere(&self, name: &'static str, is_elsewhere: bool) {
-        let mut inside = self.world.inside.borrow_mut();
+        let mut inside = self.sim.inside.borrow_mut();
         inside.slots.retain(|(other, _)| *other != name);
         inside.slots.extend(is_elsewhere.then_some((name, Slot::Elsewhere)));
     }
@@ -305,38 +305,38 @@ impl Server {
         (db, name): (u32, &str),
         saved: Option<&SavedLock>,
     ) -> Result<bool, String> {
-        let world = &self.world;
-        let lock = values::load(world, LockKey { db, name: name.as_bytes() }, saved)?;
+        let sim = &self.sim;
+        let lock = values::load(sim, LockKey { db, name: name.as_bytes() }, saved)?;
         let at = place(db, name.as_bytes());
-        let was_there = world.take(&at).is_some();
+        let was_there = sim.take(&at).is_some();
         if was_there {
-            world.signal(&at);
-            world.propagate(db, [b"DEL".to_vec(), at.1.to_vec()].into());
+            sim.signal(&at);
+            sim.propagate(db, [b"DEL".to_vec(), at.1.to_vec()].into());
         }
-        values::freed(world, lock);
+        values::freed(sim, lock);
         Ok(was_there)
     }
 
     /// Returns the next owner that it mints. No two servers make up the same.
     pub(crate) fn next_owner(&self) -> [u8; MINTED_OWNER_BYTES] {
-        let next = self.world.new_owner();
-        self.world.inside.borrow_mut().last_owner -= 1;
+        let next = self.sim.new_owner();
+        self.sim.inside.borrow_mut().last_owner -= 1;
         next
     }
 
     /// The number of owners that it has minted.
     pub(crate) fn owners(&self) -> u64 {
-        self.world.inside.borrow().last_owner
+        self.sim.inside.borrow().last_owner
     }
 
     pub(crate) fn set_owners(&self, owners: u64) {
-        self.world.inside.borrow_mut().last_owner = owners;
+        self.sim.inside.borrow_mut().last_owner = owners;
     }
 
     /// Makes this server load everything that `primary` has, as a replica does.
     pub(crate) fn synchronise(&mut self, primary: &Self) -> Result<(), String> {
-        let snapshot = primary.world.save();
-        self.world.synchronise(&snapshot)?;
+        let snapshot = primary.sim.save();
+        self.sim.synchronise(&snapshot)?;
         // The pump of the one that loads has nothing to decide.
         self.pump();
         Ok(())
@@ -344,11 +344,11 @@ impl Server {
 
     /// Begins an append-only file. Returns its rewritten part: the commands that name all current holds.
     pub(crate) fn begin_file(&self) -> Vec<Told> {
-        let world = &self.world;
-        let flags = world.flags.get();
-        world.flags.set(Flags { has_aof: true, ..flags });
-        events::forked(world);
-        let keys: Vec<_> = world.inside.borrow().keys.iter().map(|(at, e)| (at.clone(), e.clone())).collect();
+        let sim = &self.sim;
+        let flags = sim.flags.get();
+        sim.flags.set(Flags { has_aof: true, ..flags });
+        events::forked(sim);
+        let keys: Vec<_> = sim.inside.borrow().keys.iter().map(|(at, e)| (at.clone(), e.clone())).collect();
         let mut told = Vec::new();
         for ((db, name), entry) in keys {
             let mut tell = |words: &[&[u8]]| {
@@ -356,7 +356,7 @@ impl Server {
             };
             match entry.value {
                 Value::Text(text) => tell(&[b"SET", &name, &text]),
-                Value::Lock(lock) => match values::saved(world, lock) {
+                Value::Lock(lock) => match values::saved(sim, lock) {
                     None => tell(&[b"LOCK.APPLY", &name, b"EMPTY"]),
                     Some(SavedLock { mode, holds }) => holds.iter().for_each(|hold| {
                         let numbers = [hold.token.get(), hold.left_ms].map(|number| number.to_string());
@@ -377,12 +377,12 @@ impl Server {
 
     /// Makes another server the primary.
     pub(crate) fn demote(&self) {
-        self.world.takes_role(true);
-        while !pump::send_some_away(&self.world, self.world.boot()) {}
+        self.sim.takes_role(true);
+        while !pump::send_some_away(&self.sim, self.sim.boot()) {}
     }
 
     /// Makes this server the primary.
     pub(crate) fn promote(&self) {
-        self.world.takes_role(false);
+        self.sim.takes_role(false);
     }
 }

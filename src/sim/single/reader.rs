@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::types::{Binding, Moment, Now, Token};
 use crate::sim::server::inside::Told;
-use crate::sim::server::world::words;
+use crate::sim::server::sim::words;
 use crate::sim::single::server::{At, Key, Server};
 
 /// The offset of a reader's boot-time clock: two machines have independent clocks.

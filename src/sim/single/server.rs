@@ -10,7 +10,7 @@ use crate::lock::effect::{Existing, LockId};
 use crate::lock::locks::OwnerText;
 use crate::lock::table::{Description, HoldView, WaiterView};
 use crate::lock::types::{LockKey, Moment, Now, Token};
-use crate::sim::server::world::World;
+use crate::sim::server::sim::Sim;
 use crate::sim::single::driven::Replied;
 
 /// A key, an owner: tests know all of theirs beforehand.
@@ -107,7 +107,7 @@ pub(crate) fn name_of(bytes: &[u8]) -> Name {
 
 /// See the [module](self).
 pub(crate) struct Server {
-    pub(crate) world: World,
+    pub(crate) sim: Sim,
     pub(crate) now: Now,
     /// The keys as of the last look.
     pub(crate) keys: BTreeMap<At, Key>,
@@ -119,11 +119,11 @@ impl Server {
     /// One with nothing in it.
     pub(crate) fn started(boot: Moment, wall_us: u64, is_replica: bool) -> Self {
         let flags = Flags { is_replica, ..Flags::default() };
-        let world = World::started_as(flags, |world| {
-            let mut inside = world.inside.borrow_mut();
+        let sim = Sim::started_as(flags, |sim| {
+            let mut inside = sim.inside.borrow_mut();
             (inside.boot_us, inside.wall_us) = (boot.0, wall_us);
         });
-        Self { world, now: Now { boot, wall_us }, keys: BTreeMap::new(), mortal: BTreeSet::new() }
+        Self { sim, now: Now { boot, wall_us }, keys: BTreeMap::new(), mortal: BTreeSet::new() }
     }
 
     /// The newest token, and the one that readers of its stream know of.
@@ -135,7 +135,7 @@ impl Server {
     /// A user sets a clock, or time passes.
     pub(crate) fn set_now(&mut self, now: Now) {
         self.now = now;
-        let mut inside = self.world.inside.borrow_mut();
+        let mut inside = self.sim.inside.borrow_mut();
         (inside.boot_us, inside.wall_us) = (now.boot.0, now.wall_us);
     }
 
@@ -143,7 +143,7 @@ impl Server {
     pub(crate) fn look(&mut self) {
         self.keys.clear();
         self.mortal.clear();
-        for ((db, name), entry) in &self.world.inside.borrow().keys {
+        for ((db, name), entry) in &self.sim.inside.borrow().keys {
             let at = At::new(*db, name_of(name));
             self.keys.insert(at, entry.value.lock().map_or(Key::Other, Key::Lock));
             self.mortal.extend(entry.until_ms.map(|_| at));

@@ -25,7 +25,7 @@ pub(crate) enum Said {
 }
 
 /// A simulated server with its clients.
-pub(crate) struct World {
+pub(crate) struct Sim {
     pub(crate) inside: RefCell<Inside>,
     pub(super) state: RefCell<State<u64, Clockwork>>,
     pub(super) shared: Shared,
@@ -44,7 +44,7 @@ pub(crate) struct World {
     pub(crate) unfreed: Vec<Value>,
 }
 
-impl Default for World {
+impl Default for Sim {
     fn default() -> Self {
         let (boot_us, wall_us) = (5_000_000, 1_700_000_000_000_000);
         let inside = Inside { boot_us, wall_us, ..Inside::default() };
@@ -75,19 +75,19 @@ pub(crate) fn at(db: u32, name: &str) -> At {
     place(db, name.as_bytes())
 }
 
-impl World {
+impl Sim {
     pub(crate) fn started() -> Self {
         Self::started_as(Flags::default(), |_| ())
     }
 
     /// A server with these settings.
-    pub(crate) fn started_as(flags: Flags, set: impl FnOnce(&World)) -> Self {
-        let world = Self::default();
-        world.flags.set(flags);
-        set(&world);
-        events::settings_changed(&world, false);
-        events::started(&world);
-        world
+    pub(crate) fn started_as(flags: Flags, set: impl FnOnce(&Sim)) -> Self {
+        let sim = Self::default();
+        sim.flags.set(flags);
+        set(&sim);
+        events::settings_changed(&sim, false);
+        events::started(&sim);
+        sim
     }
 
     /// It is a replica from here on, or the primary, without being told.
