@@ -189,3 +189,30 @@ def test_a_request_for_several_locks_leaves_its_owner_what_it_holds_of_them(clie
             time.sleep(0.2)
             hold.check()
             assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1
+
+
+@pytest.mark.parametrize("kind", ["lock", "many"])
+def test_the_server_sees_the_deadlock_of_an_owner_though_the_process_queues_all_it_may(
+    kind: str, client: redis.Redis, server: Any
+) -> None:
+    names: Any = "theirs" if kind == "lock" else ["theirs", "free"]
+
+    async def run() -> None:
+        async with asyncio_locks(server.port, max_queued_per_lock=1) as locks:
+            hold = await locks.lock("mine", owner="task-7").acquire()
+            client.execute_command("LOCK.ACQUIRE", "theirs", "task-8", "PX", 60_000)
+            client.execute_command("LOCK.ACQUIRE", "mine", "task-8", "PX", 60_000, "QUEUE", 60_000)
+            others = [asyncio.create_task(getattr(locks, kind)(names).acquire()) for _ in range(3)]
+            while client.execute_command("LOCK.INFO", "theirs", "FULL")["queue"] == []:
+                await asyncio.sleep(0.01)
+            with pytest.raises(redislock.DeadlockError):
+                await getattr(locks, kind)(names, owner="task-7", wait=20).acquire()
+            hold.check()
+            assert len(client.execute_command("LOCK.INFO", "theirs", "FULL")["queue"]) == 1
+            for other in others:
+                other.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            for name in ("theirs", "mine"):
+                client.execute_command("LOCK.RELEASE", name, "task-8")
+
+    asyncio.run(asyncio.wait_for(run(), 50))

@@ -192,9 +192,9 @@ class Core(Keeper):
         """Keeps a place in line over the shared connection, and asks when the server tells of a change."""
         (name,) = wanted.names
         line = self._lines.setdefault(name, Line(name, self._most))
-        waiter = Waiter()
+        waiter = Waiter(wanted.is_named)
         turn = waiter.turn
-        line.waiters.append(waiter)
+        line.join(waiter)
         try:
             lease_ms = milliseconds(wanted.lease)
             times = 0

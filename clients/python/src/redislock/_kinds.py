@@ -208,6 +208,7 @@ class Described(Local, Generic[H]):
             self._label,
             self._prefixed,
             self._first_ms,
+            is_named=owner is not None,
         )
 
     def _terms(self) -> dict[str, Any]:

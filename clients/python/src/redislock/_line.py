@@ -13,6 +13,8 @@ from ._rules import ASKS_IN_KEEP, KEEP_MS, clock
 class Waiter:
     """Somebody in a line."""
 
+    #: The server sees the deadlocks of an owner that the program names, so its request does not wait in the process.
+    is_named: bool
     turn: asyncio.Event = field(default_factory=asyncio.Event)
     #: When it has asked the server last, and at which change of the line's connection; 0: never.
     asked: float = 0.0
@@ -26,6 +28,7 @@ class Line:
     """The waiters of this process for one lock, in the order in which the server knows them."""
 
     name: bytes
+    #: How many of them may stand in the line of the server.
     most: int
     waiters: list[Waiter] = field(default_factory=list)
     #: Whether the server tells of the next change of the lock.
@@ -35,6 +38,11 @@ class Line:
     #: one after the other.
     link: object = None
     change: int = 0
+
+    def join(self, waiter: Waiter) -> None:
+        """Stands last, or last of those that the server has in its line."""
+        self.waiters.insert(self.most if waiter.is_named else len(self.waiters), waiter)
+        self.most += waiter.is_named
 
     def watch(self) -> Command | None:
         """What has to be asked before, so that the server tells of the next change."""
@@ -78,11 +86,12 @@ class Line:
         """Goes, and calls the waiters that move up: the next first one, and the one that may now ask the server."""
         place = self.waiters.index(waiter)
         del self.waiters[place]
+        self.most -= waiter.is_named
         if place == 0:
             self.call_first()
         if self._is_stale(waiter):
             self._call_behind(place, was_stale=True)
-        if place < self.most <= len(self.waiters):
+        if not waiter.is_named and place < self.most <= len(self.waiters):
             self.waiters[self.most - 1].turn.set()
 
     def call_first(self) -> None:

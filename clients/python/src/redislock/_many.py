@@ -58,11 +58,14 @@ class Several:
             pass  # a waiter is let in when it is over
         _hooks.call(core.hooks, "waiting", wanted.name)
         self._reached = clock()
+        # The server has to see the deadlock of an owner that holds another lock: that one waits for no connection.
+        is_holding = wanted.is_named and any(hold._wanted.owner == wanted.owner for hold in core.keeper.holds)
+        room = asyncio.Semaphore() if is_holding else core.waiting
         while (left := left_of(wait, began)) > 0:
             core.refuse_if_closing()
             try:
                 async with asyncio.timeout(None if wait is None else left):
-                    await core.waiting.acquire()
+                    await room.acquire()
             except TimeoutError:
                 break
             try:
@@ -77,7 +80,7 @@ class Several:
                 await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, left)))
                 continue
             finally:
-                core.waiting.release()
+                room.release()
                 self._close()
             if isinstance(reply, int):
                 # It was granted at some time of the wait, and may last for this long still. If it is lost, asks again.

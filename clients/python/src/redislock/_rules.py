@@ -183,6 +183,8 @@ class Wanted:
     prefixed: int = 0
     #: Milliseconds of the lease at most that a request asks for after a wait.
     first_ms: int = FIRST_LEASE_MS
+    #: Whether the program names the owner, which may hold something besides.
+    is_named: bool = False
     #: The thread and the task that asks.
     by: tuple[int, int] = field(default_factory=running)
     #: Until when a request that went unanswered may reach the server.
