@@ -138,7 +138,7 @@ impl Core {
 
     /// Keeps a place in line over the shared connection, and asks when the server tells of a change.
     async fn wait_in_line(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Option<Grant>, Error> {
-        let mut place = self.lines.join(wanted.name());
+        let mut place = self.lines.join(wanted.name(), wanted.is_named);
         let (mut lease, mut times) = (wanted.lease, 0);
         let mut behind_since = None;
         loop {
@@ -284,6 +284,11 @@ impl Core {
     /// Waits for several locks at once, over a connection of its own.
     async fn wait_blocked(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Option<Grant>, Error> {
         let (mut times, mut tries) = (0, 0);
+        // The server has to see the deadlock of an owner that holds another lock: that one waits for no connection.
+        let is_holding =
+            wanted.is_named && self.keeper.all().iter().any(|held| held.wanted.owner == wanted.owner);
+        let own = Semaphore::new(1);
+        let room = if is_holding { &own } else { &self.waiting };
         loop {
             // Over the shared connection, which finds the primary and pauses between two attempts for all that wait.
             match self.attempt(wanted, patience.until()).await {
@@ -297,7 +302,7 @@ impl Core {
             }
             self.tell_of_waiting(wanted, times);
             times = 1;
-            let Ok(permit) = timeout(patience.left(), self.waiting.acquire()).await else { return Ok(None) };
+            let Ok(permit) = timeout(patience.left(), room.acquire()).await else { return Ok(None) };
             let _permit = permit.map_err(|_| Error::Closed)?;
             sleep(back_off(tries).min(patience.left())).await;
             match self.block(wanted, patience).await? {

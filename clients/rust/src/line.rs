@@ -92,15 +92,16 @@ impl Lines {
         lock(&self.lines)
     }
 
-    /// Stands at the end of the line for this lock.
-    pub(crate) fn join<'a>(&'a self, name: &'a [u8]) -> Place<'a> {
+    /// Stands at the end of the line for this lock. The server sees the deadlocks of an owner that the program names, so
+    /// the request of such a one may stand in the server's line at once.
+    pub(crate) fn join<'a>(&'a self, name: &'a [u8], is_named: bool) -> Place<'a> {
         let (key, turn) = ((u64::MAX, next_number()), Arc::new(Notify::new()));
         self.lines()
             .entry(name.to_vec())
             .or_default()
             .places
             .insert(key, Spot { turn: turn.clone(), link: 0, asked_at: Moment::now() });
-        Place { lines: self, name, key, turn }
+        Place { lines: self, name, key, is_named, turn }
     }
 
     /// The server said that these have changed.
@@ -130,6 +131,7 @@ pub(crate) struct Place<'a> {
     lines: &'a Lines,
     name: &'a [u8],
     key: Key,
+    is_named: bool,
     turn: Arc<Notify>,
 }
 
@@ -138,10 +140,11 @@ impl Place<'_> {
     pub(crate) fn may_ask(&self) -> May {
         let (lines, most) = (self.lines.lines(), self.lines.most);
         let Some(line) = lines.get(self.name) else { return May::Ask };
-        let before: Vec<_> = line.places.range(..self.key).take(most).collect();
-        if before.len() == most {
+        let mut before = line.places.range(..self.key);
+        let stands = self.is_named || self.key.0 != u64::MAX;
+        if !stands && before.clone().nth(most - 1).is_some() {
             May::NotYet
-        } else if before.iter().any(|(key, spot)| line.is_stale(key, spot)) {
+        } else if before.any(|(key, spot)| line.is_stale(key, spot)) {
             May::AfterOthers
         } else {
             May::Ask
@@ -242,7 +245,7 @@ mod tests {
         // A new one, and one to a server that was known before the slot moved there.
         for (before, after) in [(1, 2), (2, 1)] {
             let lines = Lines::new(8);
-            let mut places: Vec<_> = (0..4).map(|_| lines.join(b"k")).collect();
+            let mut places: Vec<_> = (0..4).map(|_| lines.join(b"k", false)).collect();
             for place in &mut places {
                 place.asked(next_number(), before);
             }
@@ -252,7 +255,7 @@ mod tests {
             // The next one asks the server before, and is sent on: the other one has to be asked to tell all the same.
             assert!(places[1].watch(before).is_none() && places[1].watch(after).is_some());
             assert!(places[0].is_watched() && places[0].watch(after).is_none());
-            let new = lines.join(b"k");
+            let new = lines.join(b"k", false);
             for number in 1..4 {
                 assert!(is_called(&places[number]) && may_ask(&places[number]));
                 for behind in places[number + 1..].iter().chain([&new]) {
@@ -267,7 +270,7 @@ mod tests {
     #[test]
     fn a_late_answer_of_an_old_connection_repeats_only_its_own_request() {
         let lines = Lines::new(8);
-        let (mut one, mut two) = (lines.join(b"k"), lines.join(b"k"));
+        let (mut one, mut two) = (lines.join(b"k", false), lines.join(b"k", false));
         let (early, late) = (next_number(), next_number());
         one.asked(late, 2);
         two.asked(early, 1);
@@ -278,7 +281,7 @@ mod tests {
     #[test]
     fn a_waiter_that_leaves_before_it_asks_again_delays_nobody() {
         let lines = Lines::new(8);
-        let mut places: Vec<_> = (0..3).map(|_| lines.join(b"k")).collect();
+        let mut places: Vec<_> = (0..3).map(|_| lines.join(b"k", false)).collect();
         for place in &mut places {
             place.asked(next_number(), 1);
         }
@@ -290,7 +293,7 @@ mod tests {
     #[test]
     fn the_first_to_ask_is_called_though_its_reply_is_seen_later() {
         let lines = Lines::new(4);
-        let (mut one, mut two) = (lines.join(b"k"), lines.join(b"k"));
+        let (mut one, mut two) = (lines.join(b"k", false), lines.join(b"k", false));
         let early = next_number();
         two.asked(next_number(), 1);
         lines.changed(&Change::Names(vec![b"k".to_vec()]));
@@ -302,8 +305,8 @@ mod tests {
     #[test]
     fn a_waiter_called_before_its_turn_passes_the_call_on() {
         let lines = Lines::new(4);
-        let (mut one, two) = (lines.join(b"k"), lines.join(b"k"));
-        let mut behind = lines.join(b"k");
+        let (mut one, two) = (lines.join(b"k", false), lines.join(b"k", false));
+        let mut behind = lines.join(b"k", false);
         behind.asked(next_number(), 1);
         one.asked(next_number(), 1);
         assert!(!is_called(&two));
@@ -314,7 +317,7 @@ mod tests {
     #[test]
     fn a_waiter_that_leaves_calls_the_next_and_lets_one_move_up() {
         let lines = Lines::new(2);
-        let places: Vec<_> = (0..4).map(|_| lines.join(b"k")).collect();
+        let places: Vec<_> = (0..4).map(|_| lines.join(b"k", false)).collect();
         assert_eq!(places.iter().map(may_ask).collect::<Vec<_>>(), [true, true, false, false]);
         let mut places = places.into_iter();
         drop(places.next());
@@ -326,7 +329,7 @@ mod tests {
     #[test]
     fn a_change_is_asked_for_once_and_calls_the_first() {
         let lines = Lines::new(2);
-        let (mut one, two) = (lines.join(b"k"), lines.join(b"k"));
+        let (mut one, two) = (lines.join(b"k", false), lines.join(b"k", false));
         one.asked(next_number(), 1);
         assert!(one.watch(1).is_some() && two.watch(1).is_none() && two.is_watched());
         lines.changed(&Change::Any);

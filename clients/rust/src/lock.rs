@@ -91,6 +91,7 @@ impl Lock {
         let Settings { label, prefix, .. } = &self.engine.settings;
         let owner = self.owner.clone().unwrap_or_else(|| new_owner(label));
         let mut wanted = Wanted::new(self.names.clone(), prefix.len(), self.kind, lease, owner)?;
+        wanted.is_named = self.owner.is_some();
         wanted.first_lease = lease.min(FIRST_LEASE.max(self.min_hold.unwrap_or_default()));
         Ok(wanted)
     }

@@ -208,7 +208,8 @@ impl Builder {
     }
 
     /// How many waiters of this process stand in the server's queue of a lock, while the others stand behind them in
-    /// the process. It is also the most connections that wait for several locks at once. 1 or more; default: 16.
+    /// the process. Those with an owner of yours stand there at once, so that the server sees their deadlocks. It is
+    /// also the most connections that wait for several locks at once. 1 or more; default: 16.
     pub fn max_queued_per_lock(mut self, most: usize) -> Self {
         self.settings.max_queued = most;
         self

@@ -109,6 +109,8 @@ pub(crate) struct Wanted {
     /// What a request asks for that has waited.
     pub(crate) first_lease: Duration,
     pub(crate) owner: Vec<u8>,
+    /// Whether the program names the owner, which may hold something besides.
+    pub(crate) is_named: bool,
     /// Until when the lock stays taken, whatever happens to its holder.
     parked_until: OnceLock<Moment>,
     /// Whether a request went unanswered: it may reach the server late.
@@ -160,7 +162,20 @@ impl Wanted {
     fn of(names: Vec<Vec<u8>>, prefix: usize, kind: Kind, lease: Duration, owner: Vec<u8>) -> Self {
         let [doubtful, grantable, sent] = <[AtomicBool; 3]>::default();
         let (first_lease, parked_until) = (lease.min(FIRST_LEASE), OnceLock::new());
-        Self { names, prefix, kind, lease, first_lease, owner, parked_until, doubtful, grantable, sent }
+        let is_named = false;
+        Self {
+            names,
+            prefix,
+            kind,
+            lease,
+            first_lease,
+            owner,
+            is_named,
+            parked_until,
+            doubtful,
+            grantable,
+            sent,
+        }
     }
 
     /// The first name, by which the server is found.

@@ -125,6 +125,31 @@ async fn tasks_of_many_threads_are_served_one_after_the_other_without_delay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_server_sees_the_deadlock_of_an_owner_though_the_process_queues_all_it_may() {
+    let server = Server::start();
+    for names in [vec!["theirs"], vec!["theirs", "free"]] {
+        let locks = Locks::builder().server(server.url()).max_queued_per_lock(1).build().unwrap();
+        let hold = locks.lock("mine").owner("ann").acquire().await.unwrap();
+        let _: i64 = server.ask(&["LOCK.ACQUIRE", "theirs", "ben", "PX", "60000"]);
+        let _: Option<i64> = server.ask(&["LOCK.ACQUIRE", "mine", "ben", "PX", "60000", "QUEUE", "60000"]);
+        let mut others = JoinSet::new();
+        for _ in 0..3 {
+            let lock = locks.many(names.clone());
+            others.spawn(async move { drop(lock.acquire().await) });
+        }
+        eventually("one of them waits", || server.waiters("theirs") == 1).await;
+        let refused = locks.many(names).owner("ann").wait(20 * SECOND).acquire().await.unwrap_err();
+        assert!(matches!(refused, Error::Deadlock { .. }), "{refused}");
+        assert_eq!(server.waiters("theirs"), 1);
+        others.shutdown().await;
+        hold.release().await.unwrap();
+        for name in ["mine", "theirs"] {
+            let _: i64 = server.ask(&["LOCK.RELEASE", name, "ben"]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_reported_at_once_and_ends_the_work() {
     let server = Server::start();
     let locks = server.locks();
