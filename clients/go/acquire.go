@@ -173,7 +173,7 @@ func grantOf(got *answer) *grant {
 
 // waitInLine keeps a place in the queue over the shared connection, and asks when the server tells of a change.
 func (c *core) waitInLine(ctx context.Context, w *wanted, p patience) (*grant, error) {
-	place := c.lines.join(w.name(), p.arrived)
+	place := c.lines.join(w.name(), p.arrived, w.isNamed)
 	defer place.leave()
 	lease, times, behind := w.lease, 0, moment(0)
 	for ctx.Err() == nil {

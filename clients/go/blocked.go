@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -21,6 +22,11 @@ const (
 // waitBlocked waits for several locks at once, over a connection of its own.
 func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, error) {
 	times, tries := 0, 0
+	room := c.blocking
+	// The server has to see the deadlock of an owner that holds another lock: that one waits for no connection.
+	if w.isNamed && slices.ContainsFunc(c.keeper.all(), func(h *held) bool { return h.w.owner == w.owner }) {
+		room = make(chan struct{}, 1)
+	}
 	for ctx.Err() == nil {
 		// Over the shared connection, which finds the primary and pauses between two attempts for all that wait.
 		got, err := c.attempt(ctx, w, p)
@@ -35,7 +41,7 @@ func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, 
 		}
 		c.tellOfWaiting(w, &times)
 		select {
-		case c.blocking <- struct{}{}:
+		case room <- struct{}{}:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-time.After(p.until.left()):
@@ -43,7 +49,7 @@ func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, 
 		}
 		sleep(ctx, min(backOff(tries), p.until.left()))
 		got, end, err := c.block(ctx, w, p)
-		<-c.blocking
+		<-room
 		switch {
 		case got != nil || err != nil:
 			return got, err

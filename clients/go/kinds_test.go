@@ -172,6 +172,40 @@ func TestADeadlockNamesItsCycle(t *testing.T) {
 	}
 }
 
+func TestTheServerSeesTheDeadlockOfAnOwnerThoughTheProcessQueuesAllItMay(t *testing.T) {
+	for _, names := range [][]string{{"theirs"}, {"theirs", "free"}} {
+		locks, others := open(t, redislock.WithMaxQueuedPerLock(1)), open(t)
+		ann, ben := redislock.Owner("ann"), redislock.Owner("ben")
+		mine, theirs := acquire(t, locks.Lock("mine", ann)), acquire(t, others.Lock("theirs", ben))
+		ctx, cancel := context.WithCancel(background)
+		ended := make(chan error, 4)
+		wait := func(lock *redislock.Lock) {
+			go func() {
+				_, err := lock.Acquire(ctx)
+				ended <- err
+			}()
+		}
+		wait(others.Lock("mine", ben))
+		waiting(t, others, "mine", 1)
+		for range 3 {
+			wait(locks.Many(names))
+		}
+		waiting(t, others, "theirs", 1)
+		if _, err := locks.Many(names, ann, redislock.Wait(slack)).Acquire(background); !errors.Is(err, redislock.ErrDeadlock) {
+			t.Fatalf("%v: %v", names, err)
+		}
+		cancel()
+		for range 4 {
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(mine.Release(background), theirs.Release(background)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestArgumentsAreChecked(t *testing.T) {
 	locks := open(t)
 	for what, lock := range map[string]*redislock.Lock{

@@ -34,7 +34,9 @@ type place struct {
 	lines           *lines
 	name            string
 	number, arrived uint64
-	turn            chan struct{}
+	// isNamed tells that the program names the owner: the server sees its deadlocks, so it is sent at once.
+	isNamed bool
+	turn    chan struct{}
 	// sent tells that its first request is on its way: those behind it ask after it.
 	sent bool
 	// link is over which connection it has asked, and askedAt when.
@@ -78,8 +80,10 @@ func (l *line) callNext(behind int, wasStale bool, most int) {
 }
 
 // join stands in the line for this lock, by its arrival: its number is that of the call, which may be earlier than this.
-func (ls *lines) join(name string, arrived uint64) *place {
-	p := &place{lines: ls, name: name, number: unasked, arrived: arrived, turn: make(chan struct{}, 1), askedAt: now()}
+func (ls *lines) join(name string, arrived uint64, isNamed bool) *place {
+	p := &place{
+		lines: ls, name: name, number: unasked, arrived: arrived, isNamed: isNamed, turn: make(chan struct{}, 1), askedAt: now(),
+	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := ls.lines[name]
@@ -126,14 +130,19 @@ func (p *place) mayAsk() may {
 	defer p.lines.mu.Unlock()
 	l := p.lines.lines[p.name]
 	at := l.index(p)
-	if at >= p.lines.most {
+	if !p.mayStand(at) {
 		return notYet
 	}
-	if slices.ContainsFunc(l.places[:at], func(p *place) bool { return l.isStale(p) || !p.sent }) {
-		return afterOthers
+	for i, p := range l.places[:at] {
+		if p.mayStand(i) && (l.isStale(p) || !p.sent) {
+			return afterOthers
+		}
 	}
 	return mayAsk
 }
+
+// mayStand tells whether it may stand in the server's queue, at this place of the line.
+func (p *place) mayStand(at int) bool { return at < p.lines.most || p.isNamed || p.number != unasked }
 
 // isFirst tells whether it is the first of this process, and isWatched whether the server tells of the next change.
 func (p *place) isFirst() (isFirst, isWatched bool) {
@@ -153,9 +162,12 @@ func (p *place) sends() {
 	}
 }
 
-func (l *line) callUnsent(at int) {
-	if at < len(l.places) && !l.places[at].sent {
-		notify(l.places[at].turn)
+func (l *line) callUnsent(from int) {
+	for i, p := range l.places[from:] {
+		if !p.sent && p.mayStand(from+i) {
+			notify(p.turn)
+			return
+		}
 	}
 }
 

@@ -13,7 +13,7 @@ func called(p *place) bool {
 
 func TestWaitersAskInTheOrderOfTheirCalls(t *testing.T) {
 	ls := &lines{lines: map[string]*line{}, most: 2}
-	second, third, first := ls.join("k", 12), ls.join("k", 13), ls.join("k", 11)
+	second, third, first := ls.join("k", 12, false), ls.join("k", 13, false), ls.join("k", 11, false)
 	if first.mayAsk() != mayAsk || second.mayAsk() != afterOthers || third.mayAsk() != notYet {
 		t.Fatal("not in their order")
 	}
@@ -40,7 +40,7 @@ func TestAllAskAgainInTheirOrderOverAnotherConnection(t *testing.T) {
 		ls := &lines{lines: map[string]*line{}, most: 8}
 		var places []*place
 		for number := range uint64(4) {
-			p := ls.join("k", number)
+			p := ls.join("k", number, false)
 			p.sends()
 			p.asked(100+number, over[0])
 			places = append(places, p)

@@ -44,13 +44,13 @@ func (k *Lock) check(names []string) error {
 func (k *Lock) wanted() *wanted {
 	w := &wanted{
 		names: k.names, prefix: len(k.locks.core.prefix), kind: k.kind, limit: k.limit,
-		lease: k.options.lease, owner: k.options.owner,
+		lease: k.options.lease, owner: k.options.owner, isNamed: k.options.hasOwner,
 	}
 	if k.options.maxHold > 0 {
 		w.lease = min(w.lease, k.options.maxHold)
 	}
 	w.lease, w.firstLease = max(w.lease, k.options.minHold), max(firstLease, k.options.minHold)
-	if w.owner == "" {
+	if !w.isNamed {
 		w.owner = newOwner(k.locks.core.label)
 	}
 	return w

@@ -38,7 +38,8 @@ type wanted struct {
 	firstLease time.Duration
 	owner      string
 	// ctx is that of the hooks.
-	ctx context.Context
+	ctx     context.Context
+	isNamed bool // whether the program names the owner, which may hold something besides
 	// doubtful tells that a request went unanswered, and may reach the server late; grantable that the latest request
 	// is on its way or was granted; sent that any was sent.
 	doubtful, grantable, sent atomic.Bool

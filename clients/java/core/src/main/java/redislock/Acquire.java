@@ -69,7 +69,7 @@ final class Acquire {
             blocked = new BlockedWait(core, this);
             blocked.begin();
         } else {
-            place = core.lines.join(wanted.name(), arrived);
+            place = core.lines.join(wanted.name(), arrived, wanted.isNamed);
             lease = wanted.lease;
             times = 0;
             behind = 0;

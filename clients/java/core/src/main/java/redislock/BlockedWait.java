@@ -9,6 +9,8 @@ final class BlockedWait {
     private final Wanted wanted;
     private int tries;
     private boolean hasSlot;
+    /** True if its owner holds another lock. The server has to see its deadlock, so that it waits for no connection. */
+    private boolean isHolding;
     private Link own;
     private Engine.Timer limit;
     private Engine.Timer probe;
@@ -34,6 +36,11 @@ final class BlockedWait {
                 return;
             }
             acquire.waits();
+            isHolding = wanted.isNamed && core.keeper.all().stream().anyMatch(held -> held.wanted.owner.equals(wanted.owner));
+            if (isHolding) {
+                entered();
+                return;
+            }
             limit = core.engine.at(acquire.until, () -> {
                 core.blocking.remove(entering);
                 acquire.last();
@@ -45,7 +52,7 @@ final class BlockedWait {
 
     private void entered() {
         core.engine.cancel(limit);
-        hasSlot = true;
+        hasSlot = !isHolding;
         limit = core.engine.in(Math.min(Rules.backOff(tries), Clock.left(acquire.until)), this::block);
     }
 

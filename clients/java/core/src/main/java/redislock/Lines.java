@@ -32,9 +32,12 @@ final class Lines {
         this.most = most;
     }
 
-    /** Stands in the line for this lock, by the number of its call. */
-    Place join(String name, long arrived) {
-        var place = new Place(lines.computeIfAbsent(name, Line::new), arrived);
+    /**
+     * Stands in the line for this lock, by the number of its call. The server sees the deadlocks of an owner that the program
+     * names, so the request of such a one is sent at once.
+     */
+    Place join(String name, long arrived, boolean isNamed) {
+        var place = new Place(lines.computeIfAbsent(name, Line::new), arrived, isNamed);
         place.line.add(place);
         return place;
     }
@@ -109,9 +112,12 @@ final class Lines {
             }
         }
 
-        void callUnsent(int at) {
-            if (at < places.size() && !places.get(at).sent) {
-                places.get(at).call();
+        void callUnsent(int from) {
+            for (int at = from; at < places.size(); at++) {
+                if (!places.get(at).sent && places.get(at).mayStand(at)) {
+                    places.get(at).call();
+                    return;
+                }
             }
         }
     }
@@ -121,6 +127,7 @@ final class Lines {
         private final Line line;
         private long number = UNASKED;
         private final long arrived;
+        private final boolean isNamed;
         /** True once its first request is on its way: those after it ask after it. */
         private boolean sent;
         /** Over which connection it has asked, and when. */
@@ -130,9 +137,10 @@ final class Lines {
         private Runnable asleep;
         private Engine.Timer timer;
 
-        private Place(Line line, long arrived) {
+        private Place(Line line, long arrived, boolean isNamed) {
             this.line = line;
             this.arrived = arrived;
+            this.isNamed = isNamed;
         }
 
         /** Wakes it up, now or when it falls asleep next. */
@@ -170,11 +178,21 @@ final class Lines {
 
         May mayAsk() {
             int at = line.index(this);
-            if (at >= most) {
+            if (!mayStand(at)) {
                 return May.NOT_YET;
             }
-            boolean waits = line.places.subList(0, at).stream().anyMatch(other -> line.isStale(other) || !other.sent);
-            return waits ? May.AFTER_OTHERS : May.ASK;
+            for (int before = 0; before < at; before++) {
+                var other = line.places.get(before);
+                if (other.mayStand(before) && (line.isStale(other) || !other.sent)) {
+                    return May.AFTER_OTHERS;
+                }
+            }
+            return May.ASK;
+        }
+
+        /** True if it may stand in the server's queue, at this place of the line. */
+        private boolean mayStand(int at) {
+            return at < most || isNamed || number != UNASKED;
         }
 
         boolean isFirst() {

@@ -215,7 +215,8 @@ public final class Lock {
     private Wanted wanted() {
         long lease = options.maxHold > 0 ? Math.min(options.lease, options.maxHold) : options.lease;
         return new Wanted(names, core.options.prefix.length(), kind, limit, Math.max(lease, options.minHold),
-                Math.max(Rules.FIRST_LEASE, options.minHold), options.owner == null ? core.newOwner() : options.owner);
+                Math.max(Rules.FIRST_LEASE, options.minHold), options.owner == null ? core.newOwner() : options.owner,
+                options.owner != null);
     }
 
     /**

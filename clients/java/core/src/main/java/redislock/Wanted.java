@@ -16,6 +16,8 @@ final class Wanted {
     /** What a request asks for at most that has waited. */
     final long firstLease;
     final String owner;
+    /** True if the program names the owner, which may hold another lock besides. */
+    final boolean isNamed;
     /** True if a request went unanswered, and may reach the server late. */
     boolean doubtful;
     /** True if the latest request is on its way or was granted. */
@@ -23,7 +25,8 @@ final class Wanted {
     /** True if any request was sent. */
     boolean sent;
 
-    Wanted(List<String> names, int prefix, Kind kind, int limit, long lease, long firstLease, String owner) {
+    Wanted(List<String> names, int prefix, Kind kind, int limit, long lease, long firstLease, String owner,
+            boolean isNamed) {
         this.names = names;
         this.prefix = prefix;
         this.kind = kind;
@@ -31,6 +34,7 @@ final class Wanted {
         this.lease = lease;
         this.firstLease = firstLease;
         this.owner = owner;
+        this.isNamed = isNamed;
     }
 
     String name() {

@@ -13,6 +13,7 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
 class LocksTest extends OneServer {
@@ -190,6 +191,25 @@ class LocksTest extends OneServer {
         right.close();
         waiting.get(SLACK.toSeconds(), TimeUnit.SECONDS).close();
         left.close();
+    }
+
+    @Test
+    void serverSeesTheDeadlockOfAnOwnerThoughTheProcessQueuesAllItMay() throws Exception {
+        for (var names : List.of(List.of("theirs"), List.of("theirs", "free"))) {
+            try (var few = Locks.builder().address(server.address()).maxQueuedPerLock(1).open()) {
+                var mine = few.lock("mine").owner("ann").acquire();
+                var theirs = locks.lock("theirs").owner("ben").acquire();
+                var ben = locks.lock("mine").owner("ben").acquireAsync();
+                eventually("ben waits", () -> server.waiters("mine") == 1);
+                var others = Stream.generate(() -> few.many(names).acquireAsync()).limit(3).toList();
+                eventually("one waits", () -> server.waiters("theirs") == 1);
+                assertThrows(DeadlockException.class, () -> few.many(names).owner("ann").waitFor(SLACK).acquire());
+                others.forEach(other -> other.cancel(true));
+                ben.cancel(true);
+                mine.close();
+                theirs.close();
+            }
+        }
     }
 
     @Test
