@@ -66,8 +66,8 @@ export interface Context {
   readonly attempts: Set<Attempt>;
   readonly loose: LooseEnds;
   readonly waits: (request: Request) => void;
-  /** Whether the program has a hold of this owner and token. */
-  readonly holds: (owner: string, token: number) => boolean;
+  /** Whether the program has a hold of this owner, and of this token. */
+  readonly holds: (owner: string, token?: number) => boolean;
   readonly journal: Journal;
   readonly background: (work: Promise<unknown>) => void;
   /** The longest that the server accepts, where its settings say less than we ask. */
@@ -364,10 +364,12 @@ export class Attempt {
   /** Waits for a change: until it is worth asking again, at the latest when the time is over. */
   async #wait(): Promise<void> {
     const { lines } = this.#context;
-    const { names } = this.#request;
+    const { names, isNamed, owner } = this.#request;
     if (this.#isSilent || (this.#seat === undefined && lines.hasRoom)) return this.#block();
     if (names.length === 1) return this.#sit();
-    // Places in line are for single names. Others wait for a connection.
+    // Places in line are for single names. Others wait for a connection, but not where the owner holds another lock: the
+    // server has to see its deadlock.
+    if (isNamed && this.#context.holds(owner)) return this.#block();
     const { ready, stop } = lines.room();
     try {
       await this.#inTime(ready, this.#until);

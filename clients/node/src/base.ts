@@ -395,9 +395,9 @@ export abstract class Base implements AsyncDisposable {
   /** The holder of this lock, where that can be asked. */
   protected abstract holderOf(name: string): Promise<string | undefined>;
 
-  /** Whether the program has a hold of this owner and token. */
-  protected holds(owner: string, token: number): boolean {
-    return [...this.#lives].some((life) => life.token === token && life.keeper.owner === owner);
+  /** Whether the program has a hold of this owner, and of this token. */
+  protected holds(owner: string, token?: number): boolean {
+    return [...this.#lives].some((life) => life.keeper.owner === owner && (token ?? life.token) === life.token);
   }
 
   protected checkOpen(): void {

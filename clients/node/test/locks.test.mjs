@@ -239,6 +239,21 @@ test("an owner that the program names stands in the queue at once, so that the s
   for (const waiting of [...others, ann]) await assert.rejects(waiting, { name: "AbortError" });
 });
 
+test("an owner that holds a lock waits for several over a connection of its own, whatever others wait", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis", { waitingConnections: 1 });
+  await locks.acquire("a", { owner: "ann" });
+  await locks.acquire("b", { owner: "ben" });
+  const cancel = new AbortController();
+  const others = [1, 2, 3].map(() => locks.many(["b", "c"]).acquire({ signal: cancel.signal }));
+  await eventually(async () => (await server.waiters("b")) === 1, "one of them waits");
+  const ben = locks.acquire("a", { owner: "ben", signal: cancel.signal });
+  await eventually(async () => (await server.waiters("a")) === 1, "ben waits for ann");
+  await assert.rejects(locks.many(["b", "c"]).acquire({ owner: "ann", wait: 20_000 }), DeadlockError);
+  cancel.abort();
+  for (const waiting of [...others, ben]) await assert.rejects(waiting, { name: "AbortError" });
+});
+
 test("what the body throws comes out, and the lock is free", async (t) => {
   const server = await startServer(t);
   const locks = await locksOn(t, server, "ioredis");
