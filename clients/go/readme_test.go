@@ -9,6 +9,26 @@ import (
 	"testing"
 )
 
+// The test of README.md passes.
+func TestTheTestOfTheReadmePasses(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := regexp.MustCompile("(?s)```go\n(package job_test.*?)```").FindAllSubmatch(readme, -1)
+	if len(tests) != 1 {
+		t.Fatalf("%d tests are found", len(tests))
+	}
+	file := filepath.Join(t.TempDir(), "job_test.go")
+	if err := os.WriteFile(file, tests[0][1], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("go", "test", "-v", file).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestTheReportIsWrittenOnceAMinute") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // The programs of README.md run, and print what they say.
 func TestTheProgramsOfTheReadmeRun(t *testing.T) {
 	readme, err := os.ReadFile("README.md")

@@ -180,7 +180,7 @@ def test_the_code_for_tests_is_what_the_libraries_run():
     def code(page, language):
         return set(re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL))
 
-    for library, language in (("python", "python"), ("node", "ts"), ("rust", "rust")):
+    for library, language in (("python", "python"), ("node", "ts"), ("rust", "rust"), ("go", "go")):
         shown = code(ROOT / "docs" / "how-to" / "test-your-code.md", language)
         assert shown and shown <= code(ROOT / "clients" / library / "README.md", language), library
 
