@@ -4,7 +4,8 @@ import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { setTimeout as pause } from "node:timers/promises";
 
-import { IndependentLocks, LockError, Locks } from "redislock";
+import { LockError, Locks } from "redislock";
+import { Redlock } from "redislock/redlock";
 
 import { asksForLogin, connect, DRIVERS } from "./test/clients.mjs";
 
@@ -99,7 +100,7 @@ const ops = {
     const options = { lease: lease_ms, hooks, logger, prefix, label };
     if (mode === "independent") {
       state.clients = await Promise.all(addresses.map((each) => connect(driver, "single", [each])));
-      state.locks = new IndependentLocks(
+      state.locks = new Redlock(
         state.clients.map(({ client }) => client),
         options,
       );

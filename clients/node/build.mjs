@@ -13,7 +13,7 @@ execFileSync(process.execPath, [require.resolve("typescript/bin/tsc"), "-p", "."
   cwd: at("."),
   stdio: "inherit",
 });
-for (const entry of ["index", "testing", "opentelemetry"]) {
+for (const entry of ["index", "testing", "opentelemetry", "redlock"]) {
   const names = Object.keys(require(`./dist/${entry}.js`)).sort();
   writeFileSync(at(`dist/${entry}.mjs`), `export { ${names.join(", ")} } from "./${entry}.js";\n`);
   writeFileSync(at(`dist/${entry}.d.mts`), `export * from "./${entry}.js";\n`);

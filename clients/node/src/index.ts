@@ -21,7 +21,6 @@ export {
   ServerRefusedError,
 } from "./errors.js";
 export { Hold } from "./hold.js";
-export { IndependentLocks } from "./independent.js";
 export type { LockHolder, LockInfo, LockWaiter } from "./info.js";
 export type { Logger } from "./journal.js";
 export type { LeaderOptions } from "./leader.js";

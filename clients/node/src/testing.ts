@@ -3,7 +3,7 @@
  *
  * It answers the requests of a client as a server with the module does, in memory. Everything else is the client's own
  * code, so a test sees the same waits, renewals, losses and errors. It has no quarantine, no replicas and no limits of
- * queues, and is no server of `IndependentLocks`.
+ * queues, and is no server of `Redlock`.
  */
 
 import { EventEmitter } from "node:events";

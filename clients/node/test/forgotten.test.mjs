@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { queryObjects } from "node:v8";
 
-import { IndependentLocks } from "redislock";
+import { Redlock } from "redislock/redlock";
 
 import { connect } from "./clients.mjs";
 import { atEnd, eventually, locksOn, startServer } from "./servers.mjs";
@@ -74,7 +74,7 @@ test("locks over independent servers forget alike", async (t) => {
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
   const made = await Promise.all(servers.map(({ address }) => connect("ioredis", "single", [address])));
   const told = [];
-  const locks = new IndependentLocks(
+  const locks = new Redlock(
     made.map(({ client }) => client),
     { lease: 1500, hooks: { forgotten: ({ names }) => told.push(...names) } },
   );
@@ -166,7 +166,7 @@ test("a wait at independent servers keeps nothing of its attempts", { skip: quer
     options: { port },
     status: "ready",
   });
-  const locks = new IndependentLocks([1, 2, 3].map(client));
+  const locks = new Redlock([1, 2, 3].map(client));
   t.mock.method(Math, "random", () => 0); // without pauses
   const stop = new AbortController();
   const waiting = locks.acquire("k", { signal: stop.signal });

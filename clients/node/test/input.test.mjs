@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { IndependentLocks, Locks, LockTimeoutError, ModuleMissingError, ServerRefusedError } from "redislock";
+import { Locks, LockTimeoutError, ModuleMissingError, ServerRefusedError } from "redislock";
+import { Redlock } from "redislock/redlock";
 
 import { connect } from "./clients.mjs";
 import { atEnd, locksOn, startProxy, startServer } from "./servers.mjs";
@@ -12,7 +13,7 @@ import { atEnd, locksOn, startProxy, startServer } from "./servers.mjs";
 async function independentOn(t, servers, options) {
   const made = await Promise.all(servers.map(({ address }) => connect("ioredis", "single", [address])));
   const clients = made.map(({ client }) => client);
-  const locks = new IndependentLocks(clients, options);
+  const locks = new Redlock(clients, options);
   atEnd(t, async () => {
     await locks.close();
     await Promise.all(made.map(({ close }) => close()));
@@ -68,7 +69,7 @@ test("a setting of the locks that is wrong is refused", async (t) => {
   const refused = (options, message, makes = [(some) => new Locks(client, some)]) => {
     for (const make of makes) assert.throws(() => make(options), { name: "TypeError", message });
   };
-  const both = [(some) => new Locks(client, some), (some) => new IndependentLocks(clients, some)];
+  const both = [(some) => new Locks(client, some), (some) => new Redlock(clients, some)];
   for (const waitingConnections of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY, "4"]) {
     refused({ waitingConnections }, /^waitingConnections must be a whole number, 1 or more: /);
   }

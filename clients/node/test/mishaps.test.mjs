@@ -8,7 +8,8 @@ import { setTimeout as pause } from "node:timers/promises";
 
 import { Redis } from "ioredis";
 import { createClient, RESP_TYPES } from "redis";
-import { IndependentLocks, Locks, LockTimeoutError } from "redislock";
+import { Locks, LockTimeoutError } from "redislock";
+import { Redlock } from "redislock/redlock";
 
 import { DRIVERS } from "./clients.mjs";
 import { atEnd, eventually, locksOn, startProxy, startServer } from "./servers.mjs";
@@ -239,7 +240,7 @@ test("a leader tells once of a server that is away for longer than its timeout",
 test("a leader over independent servers tells once that too few of them answer", async (t) => {
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
   const clients = servers.map(({ port }) => new Redis({ port }).on("error", () => undefined));
-  const locks = new IndependentLocks(clients, { lease: 500, serverTimeout: 500 });
+  const locks = new Redlock(clients, { lease: 500, serverTimeout: 500 });
   atEnd(t, async () => {
     await locks.close();
     for (const client of clients) client.disconnect();
@@ -274,7 +275,7 @@ test("the push comes again when its connection has fallen silent", async (t) => 
 test("the longest owner is taken by independent servers, too", async (t) => {
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
   const clients = servers.map(({ port }) => new Redis({ port }));
-  const locks = new IndependentLocks(clients);
+  const locks = new Redlock(clients);
   atEnd(t, async () => {
     await locks.close();
     for (const client of clients) client.disconnect();

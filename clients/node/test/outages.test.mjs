@@ -8,7 +8,8 @@ import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
-import { ConnectionFailedError, FencedError, IndependentLocks, Locks, LockLostError, LockTimeoutError, ServerRefusedError } from "redislock";
+import { ConnectionFailedError, FencedError, Locks, LockLostError, LockTimeoutError, ServerRefusedError } from "redislock";
+import { Redlock } from "redislock/redlock";
 
 import { connect, DRIVERS } from "./clients.mjs";
 import { atEnd, eventually, locksOn, startProxy, startServer } from "./servers.mjs";
@@ -441,7 +442,7 @@ test("independent servers that refuse to raise a token are told as that", async 
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
   for (const { admin } of servers) await admin.call("ACL", "SETUSER", "default", "-lock.renew");
   const made = await Promise.all(servers.map(({ address }) => connect("ioredis", "single", [address])));
-  const locks = new IndependentLocks(made.map(({ client }) => client));
+  const locks = new Redlock(made.map(({ client }) => client));
   atEnd(t, async () => {
     await locks.close();
     await Promise.all(made.map(({ close }) => close()));
@@ -463,7 +464,7 @@ test("what only looks like a client is refused at once, and so are wrong argumen
   const looksLikeOne = /^a client of ioredis or node-redis is needed, /;
   for (const some of [client.legacy(), { sendCommand: () => undefined }, other.client.pipeline(), { call: () => 1 }]) {
     wrong(() => new Locks(some), looksLikeOne);
-    wrong(() => new IndependentLocks([some, some, some]), looksLikeOne);
+    wrong(() => new Redlock([some, some, some]), looksLikeOne);
   }
   const locks = new Locks(client);
   for (const name of ["", 1, undefined]) {
@@ -478,7 +479,7 @@ test("what only looks like a client is refused at once, and so are wrong argumen
   wrong(() => new Locks(client, { logger: "console" }), /^logger must be an object, as console: /);
   wrong(() => new Locks(client, { login: { user: "me" } }), /^there is no option user; there are username, /);
   wrong(() => new Locks(client, { login: { password: 5 } }), /^login\.password must be a string$/);
-  wrong(() => new IndependentLocks("abc"), /^an array of clients is needed: 'abc'$/);
+  wrong(() => new Redlock("abc"), /^an array of clients is needed: 'abc'$/);
   const rejected = (promise, message) => assert.rejects(promise, { name: "TypeError", message });
   for (const token of [0, -1, 1.5, "5", undefined]) await rejected(locks.checkToken("k", token), /^token must be a whole number/);
   await rejected(locks.checkToken("", 5), /^a name must not be empty$/);

@@ -4,7 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
-import { ConnectionFailedError, IndependentLocks, LockLostError, LocksClosedError } from "redislock";
+import { ConnectionFailedError, LockLostError, LocksClosedError } from "redislock";
+import { Redlock } from "redislock/redlock";
 
 import { connect, DRIVERS } from "./clients.mjs";
 import { atEnd, eventually, locksOn, startProxy, startServer } from "./servers.mjs";
@@ -114,7 +115,7 @@ test("a wrong ticket is refused, and a hold of a leader or of independent server
   await leader.resign();
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
   const clients = await Promise.all(servers.map(({ address }) => connect("ioredis", "single", [address])));
-  const group = new IndependentLocks(clients.map(({ client }) => client));
+  const group = new Redlock(clients.map(({ client }) => client));
   atEnd(t, async () => {
     await group.close();
     await Promise.all(clients.map(({ close }) => close()));

@@ -6,7 +6,6 @@ import { setTimeout as pause } from "node:timers/promises";
 
 import {
   ConnectionFailedError,
-  IndependentLocks,
   LockError,
   LockLostError,
   Locks,
@@ -14,6 +13,7 @@ import {
   ModuleMissingError,
   NotConfirmedError,
 } from "redislock";
+import { Redlock } from "redislock/redlock";
 
 import { connect, DRIVERS } from "./clients.mjs";
 import { atEnd, eventually, startCluster, startSentinels, startServer } from "./servers.mjs";
@@ -122,9 +122,9 @@ test("independent servers: a majority has the lock, with one token that only ris
   const drivers = ["ioredis", "node-redis", "ioredis"];
   const made = await Promise.all(servers.map(({ address }, number) => connect(drivers[number], "single", [address])));
   const clients = made.map(({ client }) => client);
-  assert.throws(() => new IndependentLocks(clients.slice(1)), TypeError);
+  assert.throws(() => new Redlock(clients.slice(1)), TypeError);
   // A server may take a twentieth of the lease to answer.
-  const locks = new IndependentLocks(clients, { lease: 5000 });
+  const locks = new Redlock(clients, { lease: 5000 });
   atEnd(t, async () => {
     await locks.close();
     await Promise.all(made.map(({ close }) => close()));
@@ -163,7 +163,7 @@ async function independent(t, servers, drivers = ["ioredis", "node-redis", "iore
     await locks?.close();
     await Promise.all(made.map(({ close }) => close()));
   });
-  locks = new IndependentLocks(
+  locks = new Redlock(
     made.map(({ client }) => client),
     { lease: 20_000 },
   );

@@ -5,6 +5,9 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import * as library from "redislock";
+import * as opentelemetry from "redislock/opentelemetry";
+import * as redlock from "redislock/redlock";
+import * as testing from "redislock/testing";
 
 import { DRIVERS } from "./clients.mjs";
 import { locksOn, startServer } from "./servers.mjs";
@@ -55,6 +58,10 @@ test("the words are those of the table of all client libraries", async (t) => {
       for (const member of Object.getOwnPropertyNames(kind.prototype)) found.add(`${name}.${member}`);
     }
   }
+  for (const [entry, its] of Object.entries({ opentelemetry, redlock, testing })) {
+    for (const name of Object.keys(its)) found.add(`${entry}.${name}`);
+  }
+  for (const member of Object.getOwnPropertyNames(testing.Server.prototype)) found.add(`testing.Server.${member}`);
   await leader.resign();
   await hold.release();
   for (const [word, isLacking] of words()) {

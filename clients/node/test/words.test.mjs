@@ -5,7 +5,8 @@ import { once } from "node:events";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
-import { AlreadyHeldError, IndependentLocks, LockLostError, LocksClosedError, QuarantineError } from "redislock";
+import { AlreadyHeldError, LockLostError, LocksClosedError, QuarantineError } from "redislock";
+import { Redlock } from "redislock/redlock";
 
 import { connect, DRIVERS } from "./clients.mjs";
 import { atEnd, eventually, locksOn, startProxy, startServer } from "./servers.mjs";
@@ -221,7 +222,7 @@ test("independent servers refuse minHold, and know label and prefix", async (t) 
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
   const made = await Promise.all(servers.map(({ address }) => connect("ioredis", "single", [address])));
   for (const { close } of made) atEnd(t, close);
-  const locks = new IndependentLocks(made.map(({ client }) => client), { label: "worker 7", prefix: "lock:" });
+  const locks = new Redlock(made.map(({ client }) => client), { label: "worker 7", prefix: "lock:" });
   atEnd(t, () => locks.close());
   await assert.rejects(locks.acquire("k", { minHold: 1000 }), { name: "TypeError", message: "minHold is not for independent servers" });
   const hold = await locks.acquire("k");

@@ -176,7 +176,7 @@ const isOutOfReach = (servers: readonly Server[]): boolean =>
  * Locks by majority (docs/concepts/redlock.md): exclusive ones, with one token that only rises. Nobody waits in line; a
  * caller that does not get the lock tries again after a random pause.
  */
-export class IndependentLocks extends Base {
+export class Redlock extends Base {
   readonly #servers: readonly Server[];
   readonly #needed: number;
   readonly #stops = new Set<Stop>();
