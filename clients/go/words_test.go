@@ -42,16 +42,25 @@ func TestTheWordsAreThoseOfTheTable(t *testing.T) {
 	}
 }
 
-// exportedWords are the functions, variables, methods and fields that a program may use.
+// exportedWords are the functions, variables, methods and fields that a program may use; those of other packages with the
+// name of the package.
 func exportedWords(t *testing.T) map[string]bool {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
+	others, err := filepath.Glob("*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
 	found := map[string]bool{}
-	for _, name := range files {
+	for _, name := range append(files, others...) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
+		}
+		prefix := ""
+		if folder := filepath.Dir(name); folder != "." {
+			prefix = folder + "."
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 		if err != nil {
@@ -60,10 +69,10 @@ func exportedWords(t *testing.T) map[string]bool {
 		for _, decl := range file.Decls {
 			switch decl := decl.(type) {
 			case *ast.FuncDecl:
-				found[receiver(decl)+decl.Name.Name] = true
+				found[prefix+receiver(decl)+decl.Name.Name] = true
 			case *ast.GenDecl:
 				for _, spec := range decl.Specs {
-					addSpec(found, spec)
+					addSpec(found, prefix, spec)
 				}
 			}
 		}
@@ -85,17 +94,17 @@ func receiver(decl *ast.FuncDecl) string {
 	return ""
 }
 
-func addSpec(found map[string]bool, spec ast.Spec) {
+func addSpec(found map[string]bool, prefix string, spec ast.Spec) {
 	switch spec := spec.(type) {
 	case *ast.ValueSpec:
 		for _, name := range spec.Names {
-			found[name.Name] = true
+			found[prefix+name.Name] = true
 		}
 	case *ast.TypeSpec:
 		if fields, is := spec.Type.(*ast.StructType); is {
 			for _, field := range fields.Fields.List {
 				for _, name := range field.Names {
-					found[spec.Name.Name+"."+name.Name] = true
+					found[prefix+spec.Name.Name+"."+name.Name] = true
 				}
 			}
 		}

@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 
 import redislock
+import redislock.metrics
 import redislock.redlock
+import redislock.testing
 from redislock._options import Options
 
 ASYNC = {"Locks": "AsyncLocks", "Lock": "AsyncLock", "Hold": "AsyncHold", "Leader": "AsyncLeader"}
-NOWHERE = {"Lock.__enter__": "Lock.__aenter__", "redlock.Redlock": "redlock.AsyncRedlock"}
+NOWHERE = {
+    "Lock.__enter__": "Lock.__aenter__",
+    "redlock.Redlock": "redlock.AsyncRedlock",
+    "testing.Server.advance": "testing.Server.advance_async",
+    "testing.Server.lose": "testing.Server.lose_async",
+}
 
 
 def words() -> list[tuple[str, bool]]:
@@ -34,7 +41,9 @@ def words() -> list[tuple[str, bool]]:
 
 def exported(hold: Any, classes: dict[str, Any]) -> set[str]:
     """The names that a program may use, in the notation of the table."""
-    found = set(redislock.__all__) | {f"redlock.{name}" for name in dir(redislock.redlock)}
+    found = set(redislock.__all__) | {f"testing.Server.{name}" for name in dir(redislock.testing.Server)}
+    for module in (redislock.metrics, redislock.redlock, redislock.testing):
+        found |= {f"{module.__name__.removeprefix('redislock.')}.{name}" for name in dir(module)}
     for name, known in classes.items():
         found |= {f"{name}.{member}" for member in dir(known)}
     found |= {f"Hold.{member}" for member in vars(hold)}
