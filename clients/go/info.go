@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -69,6 +70,23 @@ func (c *core) info(ctx context.Context, name string) (*Info, error) {
 		info.Queue = append(info.Queue, Waiter{owner, time.Duration(number(each["waited-ms"])) * time.Millisecond})
 	}
 	return info, nil
+}
+
+// version is that of the module.
+func (c *core) version(ctx context.Context) (string, error) {
+	a := &ask{name: "redislock:ping", words: []string{"HELLO"}, until: now().after(waitMargin)}
+	got, err := c.servers.request(ctx, a)
+	if err != nil {
+		return "", err
+	}
+	fields, _ := got.reply.(map[string]any)
+	for _, each := range rows(fields["modules"]) {
+		if each["name"] == "redislock" {
+			version := number(each["ver"]) // 300 is 0.3.0
+			return fmt.Sprintf("%d.%d.%d", version/10_000, version/100%100, version%100), nil
+		}
+	}
+	return "", errorOf("ERR unknown command LOCK.ACQUIRE")
 }
 
 func number(field any) int64 {

@@ -70,8 +70,8 @@ func TestManyAreTakenTogetherUnderAPrefix(t *testing.T) {
 	if err := reader.Release(background); err != nil {
 		t.Fatal(err)
 	}
-	if err := plain.Ping(background); err != nil {
-		t.Fatal(err)
+	if version, err := plain.Ping(background); err != nil || strings.Count(version, ".") != 2 {
+		t.Fatalf("%q: %v", version, err)
 	}
 }
 

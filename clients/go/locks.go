@@ -173,10 +173,16 @@ func (l *Locks) CheckToken(ctx context.Context, name string, token uint64) error
 	return nil
 }
 
-// Ping asks whether the server is reachable and has the module.
-func (l *Locks) Ping(ctx context.Context) error {
-	_, err := l.Info(ctx, "redislock:ping")
-	return err
+// Ping asks whether the server is reachable and has the module. It returns the version of that, as "0.3.0".
+func (l *Locks) Ping(ctx context.Context) (string, error) {
+	if l.core.closing.Err() != nil {
+		return "", closed()
+	}
+	version, err := l.core.version(ctx)
+	if err != nil {
+		return "", ended(ctx, err)
+	}
+	return version, nil
 }
 
 // ended is the error, or that of the context where it ended the request.

@@ -20,6 +20,9 @@ const (
 
 const null = "_\r\n"
 
+// version is that of the module whose commands these are: 300 is 0.3.0.
+const version = 300
+
 func integer(number int64) string { return ":" + strconv.FormatInt(number, 10) + "\r\n" }
 
 func bulk(text string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(text), text) }
@@ -57,7 +60,8 @@ func (t *table) command(c *connection, words []string) string {
 	command := strings.ToUpper(words[0])
 	switch command {
 	case "HELLO":
-		return dictionary(bulk("proto"), integer(3), bulk("role"), bulk("master"))
+		its := dictionary(bulk("name"), bulk("redislock"), bulk("ver"), integer(version))
+		return dictionary(bulk("proto"), integer(3), bulk("role"), bulk("master"), bulk("modules"), array([]string{its}))
 	case "CLIENT":
 		c.isWarned = true
 		return "+OK\r\n"

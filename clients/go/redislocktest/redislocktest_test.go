@@ -209,6 +209,8 @@ func (s *teller) info(name string) {
 }
 
 func (s *teller) kinds() {
+	_, err := s.ours.Ping(background)
+	s.tell(kind(err))
 	one, other := acquire(s.t, s.ours.Read("r", redislock.Owner("ann"))), acquire(s.t, s.theirs.Read("r"))
 	s.tries(s.theirs.Write("r"))
 	s.tries(s.ours.ReadMany([]string{"q", "r"}))

@@ -45,6 +45,17 @@ export function infoOf(reply: unknown): LockInfo {
   };
 }
 
+/** The version of the module in the reply to HELLO, as 300 for 0.3.0; undefined if the server has no such module. */
+export function versionOf(hello: unknown): number | undefined {
+  const modules = (fieldOf(hello, "modules") ?? []) as readonly unknown[];
+  const its = modules.find((each) => String(fieldOf(each, "name")) === "redislock");
+  return its === undefined ? undefined : Number(fieldOf(its, "ver"));
+}
+
+/** 0.3.0, of 300. */
+export const shown = (version: number): string =>
+  [Math.floor(version / 10_000), Math.floor(version / 100) % 100, version % 100].join(".");
+
 /** A field of a reply, which is a map in RESP3 and an array in RESP2. Drivers may give bytes in place of text. */
 function fieldOf(reply: unknown, field: string): unknown {
   if (Array.isArray(reply)) {

@@ -4,6 +4,7 @@ import { debuglog } from "node:util";
 
 import { now } from "./clock.js";
 import { codeOf } from "./errors.js";
+import { shown, versionOf } from "./info.js";
 
 /** Gets a line for each event. `console` fits, and so do the loggers of pino, winston and others. */
 export interface Logger {
@@ -14,7 +15,7 @@ export interface Logger {
 }
 
 /** The oldest module that has all that this library asks for, as HELLO tells versions: 300 is 0.3.0. */
-const MODULE_VERSION_MIN = 300;
+export const MODULE_VERSION_MIN = 300;
 const debug = debuglog("redislock");
 /** For how long a line is not repeated that many requests would log. */
 const AGAIN_MS = 10_000;
@@ -60,10 +61,8 @@ export class Journal {
 
   /** Logs once for a server that its module is too old. One that is missing is reported by the first request. */
   greeted(address: string, greeting: unknown): void {
-    const modules = fieldOf(greeting, "modules");
-    const its: unknown = modules instanceof Array ? modules.find((each) => fieldOf(each, "name") === "redislock") : undefined;
-    const old = Number(fieldOf(its, "ver"));
-    if (!(old < MODULE_VERSION_MIN) || this.#outdated.has(address)) return;
+    const old = versionOf(greeting);
+    if (old === undefined || old >= MODULE_VERSION_MIN || this.#outdated.has(address)) return;
     this.#outdated.add(address);
     const need = `this client needs ${shown(MODULE_VERSION_MIN)} or later: upgrade the module`;
     this.log("warn", `the module redislock on ${address} is version ${shown(old)}, and ${need}`);
@@ -81,16 +80,6 @@ export class Journal {
     this.reconnected(address);
   }
 }
-
-/** The value of a field in a map of RESP3. */
-const fieldOf = (map: unknown, name: string): unknown => {
-  const items: unknown[] = map instanceof Array ? map : [];
-  return items[items.indexOf(name) + 1];
-};
-
-/** 0.3.0, of 300. */
-const shown = (version: number): string =>
-  [Math.floor(version / 10_000), Math.floor(version / 100) % 100, version % 100].join(".");
 
 /** The message of an error; the class and code of one that has none, as an AggregateError of ioredis. */
 export function textOf(error: unknown): string {

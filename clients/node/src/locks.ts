@@ -9,7 +9,7 @@ import { now, pauseBefore } from "./clock.js";
 import { fenceCommand, freshOwner, type Kind, type Request, releaseCommand, renewCommand, routingKey } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
 import { Ears } from "./ears.js";
-import { ConnectionFailedError, FencedError, isOverwritten, LockLostError, meaningOf, ownOf } from "./errors.js";
+import { ConnectionFailedError, FencedError, isOverwritten, LockLostError, meaningOf, ModuleMissingError, ownOf } from "./errors.js";
 import type { Hold } from "./hold.js";
 import type { Grant, Keeper } from "./life.js";
 import { overIoredis } from "./ioredis.js";
@@ -18,7 +18,7 @@ import { LineUp } from "./line-up.js";
 import { Lines } from "./lines.js";
 import { LooseEnds, type Taken } from "./loose.js";
 import { overNodeRedis } from "./node-redis.js";
-import { infoOf, type LockInfo } from "./info.js";
+import { infoOf, type LockInfo, shown, versionOf } from "./info.js";
 import { quoted } from "./journal.js";
 import { isNotMe, Route } from "./route.js";
 import { checkCount, checkLease, checkLogin, checkName, checkNames, checkToken, MOST_PERMITS } from "./rules.js";
@@ -237,9 +237,12 @@ export class Locks extends Base {
     return reply === null ? null : infoOf(reply);
   }
 
-  /** Resolves if a server answers that has the module; rejects if none does. */
-  async ping(): Promise<void> {
-    await this.info("redislock:ping");
+  /** Resolves with the version of the module if a server answers that has it, as "0.3.0"; rejects if none does. */
+  async ping(): Promise<string> {
+    const reply = await this.#asked("redislock:ping", (attempt) => this.#route.send("redislock:ping", () => ["HELLO"], attempt));
+    const version = versionOf(reply);
+    if (version === undefined) throw new ModuleMissingError("the server lacks the module redislock");
+    return shown(version);
   }
 
   protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled?: Troubled) {

@@ -1,6 +1,7 @@
 /** The locks of a server in the process, and its commands: what redislock/testing is made of. */
 
 import { now } from "./clock.js";
+import { MODULE_VERSION_MIN } from "./journal.js";
 import { Push, ReplyError } from "./resp.js";
 
 /** One end of a connection. */
@@ -125,7 +126,7 @@ export class Table {
 
   #do(peer: Peer, words: readonly string[]): Answer | typeof LATER {
     const [command = "", ...rest] = words;
-    if (command === "HELLO") return { role: "master", proto: 3 };
+    if (command === "HELLO") return { role: "master", proto: 3, modules: [{ name: "redislock", ver: MODULE_VERSION_MIN }] };
     if (["SELECT", "CLIENT", "PING"].includes(command)) {
       peer.tracks ||= rest.join(" ") === "TRACKING ON";
       return "OK";

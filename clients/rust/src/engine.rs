@@ -13,7 +13,7 @@ use crate::core::{Core, Look, Patience};
 use crate::error::{Error, Loss};
 use crate::held::{End, Grant, Held};
 use crate::hooks::Hooks;
-use crate::info::Info;
+use crate::info::{Info, shown_version};
 use crate::keeper::{Busy, Due, Keeper};
 use crate::redlock;
 use crate::rules::{FAREWELL, LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, PATIENCE, WAITING, renewal};
@@ -353,6 +353,13 @@ impl Engine {
         } else {
             self.cores[0].fence(name, token).await
         }
+    }
+
+    /// The version of the module; of several servers the oldest.
+    pub(crate) async fn ping(self: &Arc<Self>) -> Result<String, Error> {
+        self.enter_open()?;
+        let oldest = if self.is_group() { redlock::ping(self).await? } else { self.cores[0].ping().await? };
+        Ok(shown_version(oldest))
     }
 
     pub(crate) async fn info(self: &Arc<Self>, name: &[u8]) -> Result<Option<Info>, Error> {

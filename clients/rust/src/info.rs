@@ -83,6 +83,11 @@ pub(crate) fn module_version(reply: &Value) -> Option<u64> {
     Some(number(its, "ver"))
 }
 
+/// A version as people write it: 0.3.0 of 300.
+pub(crate) fn shown_version(version: u64) -> String {
+    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+}
+
 /// A field of a reply that is a map.
 fn field<'a>(reply: &'a Value, name: &str) -> Option<&'a Value> {
     reply.as_map_iter()?.find(|(key, _)| bytes(key) == Some(name.as_bytes())).map(|(_, value)| value)

@@ -325,3 +325,14 @@ pub(crate) async fn fence(engine: &Engine, name: &[u8], token: i64) -> Result<bo
         Err(too_few(&said))
     }
 }
+
+/// The oldest version of the module, where a majority answers.
+pub(crate) async fn ping(engine: &Engine) -> Result<u64, Error> {
+    let said = join_all(engine.cores.iter().map(|core| core.ping())).await;
+    let found = said.iter().flatten();
+    if found.clone().count() < majority(said.len()) {
+        Err(too_few(&said))
+    } else {
+        Ok(found.copied().min().unwrap_or(0))
+    }
+}

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::clock::{Moment, at_random};
-use crate::info::module_version;
+use crate::info::{module_version, shown_version};
 use crate::link::{Address, Failure, Link, OnChange, address_of, at, lock};
 use crate::rules::{ATTEMPT, LONGEST_RECONNECT, MODULE_VERSION_MIN, RECONNECT, slot};
 
@@ -351,8 +351,7 @@ impl Servers {
 async fn check_version(link: &Link, address: &Address) {
     let Ok((hello, _)) = link.call(&redis::cmd("HELLO"), ATTEMPT).await else { return };
     if let Some(old) = module_version(&hello).filter(|version| *version < MODULE_VERSION_MIN) {
-        let [old, least] =
-            [old, MODULE_VERSION_MIN].map(|v| format!("{}.{}.{}", v / 10_000, v / 100 % 100, v % 100));
+        let [old, least] = [old, MODULE_VERSION_MIN].map(shown_version);
         warn!(
             "the module redislock on {address} is version {old}, and this client needs {least} or later: \
              upgrade the module"

@@ -130,7 +130,7 @@ async fn story(url: String) -> Vec<String> {
             |_| "ok".to_owned(),
         )
     }
-    ours.ping().await.unwrap();
+    told.push(kind(ours.ping().await));
     let (a, b) = (ours.read("r").acquire().await.unwrap(), theirs.read("r").acquire().await.unwrap());
     told.push(format!("{}", theirs.write("r").try_acquire().await.unwrap().is_none()));
     told.push(format!("{:?}", ours.info("r").await.unwrap().map(|info| (info.kind, info.holds))));

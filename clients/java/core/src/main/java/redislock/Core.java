@@ -205,6 +205,15 @@ final class Core {
                 then.accept(problem == null && got.reply() instanceof Map<?, ?> fields ? LockInfo.of(fields) : null, problem));
     }
 
+    /** Asks for the version of the module. */
+    void version(BiConsumer<String, Problem> then) {
+        request("redislock:ping", List.of("HELLO"), Clock.after(Clock.now(), 2 * Rules.ATTEMPT), (got, problem) -> {
+            String version = problem == null ? LockInfo.version(got.reply()) : null;
+            boolean isMissing = problem == null && version == null;
+            then.accept(version, isMissing ? Problem.of("ERR unknown command LOCK.ACQUIRE") : problem);
+        });
+    }
+
     /** Gives the hold up. What a server does not answer in time, the background continues. */
     void release(Held held, BiConsumer<LockLostException, Problem> then) {
         boolean isListener = engine.isInListener();

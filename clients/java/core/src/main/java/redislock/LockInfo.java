@@ -4,6 +4,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Who holds a lock and who waits for it.
@@ -47,6 +48,17 @@ public record LockInfo(String kind, int limit, List<Holder> holders, int holds, 
         }
         return new LockInfo(text(fields.get("kind")), (int) number(fields.get("limit")), List.copyOf(holders),
                 (int) number(fields.get("holds")), List.copyOf(queue), (int) number(fields.get("waiters")));
+    }
+
+    /** Returns the version of the module in the answer to HELLO, as 0.3.0; null if the server has no such module. */
+    static @Nullable String version(Object hello) {
+        for (Map<?, ?> module : rows(hello instanceof Map<?, ?> fields ? fields.get("modules") : null)) {
+            if (text(module.get("name")).equals("redislock")) {
+                long version = number(module.get("ver")); // 300 is 0.3.0
+                return version / 10_000 + "." + version / 100 % 100 + "." + version % 100;
+            }
+        }
+        return null;
     }
 
     private static List<Map<?, ?>> rows(Object field) {

@@ -161,14 +161,15 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Returns if the server is reachable and has the module.
+     * Returns the version of the module, as 0.3.0, if the server is reachable and has it.
      *
+     * @return the version
      * @throws ModuleMissingException if it lacks the module
      * @throws ConnectionFailedException if it is not reachable
      * @throws InterruptedException if the thread is interrupted before the answer
      */
-    public void ping() throws InterruptedException {
-        info("redislock:ping");
+    public String ping() throws InterruptedException {
+        return ask("redislock:ping", core::version);
     }
 
     private <T> T ask(String name, Consumer<BiConsumer<T, Problem>> question) throws InterruptedException {
