@@ -1,10 +1,11 @@
-"""What Locks and AsyncLocks have in common: what their locks begin with, and a lock of each kind."""
+"""What Locks and AsyncLocks have in common: what their locks begin with, a lock of each kind, and a leader."""
 
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -32,7 +33,8 @@ from ._rules import (
 from ._settings import Settings, settings_of, settings_of_all
 from .errors import AlreadyHeldError
 
-L = TypeVar("L")
+logger = logging.getLogger("redislock")
+L = TypeVar("L", bound="Described[Any]")
 H = TypeVar("H", bound=BaseHold)
 #: What the server takes as the most holders of a semaphore, and as the most names at once.
 HIGHEST_LIMIT, NAMES_MOST = 1_000_000, 64
@@ -216,3 +218,35 @@ class Described(Local, Generic[H]):
         options = self._options
         renew, max_hold = options.get("renew", True), options.get("max_hold")
         return {"renew": renew, "max_hold": max_hold, "lease": self._lease, "min_hold": self._min_hold}
+
+
+class BaseLeader(Local, Generic[L, H]):
+    """Leads while it holds the lock, and stands again when it was deposed."""
+
+    def __init__(
+        self,
+        lock: L,
+        on_elected: Callable[[H], object] | None,
+        on_deposed: Callable[[str], object] | None,
+        on_error: Callable[[Exception], object] | None,
+    ) -> None:
+        self._locks: Any = lock._locks
+        self._lock, self._name = lock, lock._request().name
+        self._on_elected, self._on_deposed, self._on_error = on_elected, on_deposed, on_error
+        #: The kind of error of which on_error was told.
+        self._told: type[Exception] | None = None
+        self._hold: H | None = None
+
+    @property
+    def hold(self) -> H | None:
+        """The hold by which it leads now."""
+        hold = self._hold
+        return hold if hold is not None and hold.lost is None and hold._alive else None
+
+    def _fails_anew(self, failure: Exception) -> bool:
+        """Whether on_error is to be told of this failure to stand, which is logged then."""
+        if self._told is type(failure):
+            return False
+        self._told = type(failure)
+        logger.warning("standing for %s: %s", self._name, failure)
+        return True

@@ -15,10 +15,10 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from . import hooks as _hooks
 from ._core import Core
 from ._group import Group
-from ._hold import BaseHold, Local
+from ._hold import BaseHold
 from ._info import Info
 from ._keeper import inherited
-from ._kinds import Described, Kinds
+from ._kinds import BaseLeader, Described, Kinds
 from ._options import (
     Options,
     check_busy,
@@ -158,11 +158,6 @@ class AsyncLock(Described[AsyncHold]):
     """What `async with` takes: one lock, or several at once. Each block has a hold of its own."""
 
     _locks: AsyncLocks
-
-    def __init__(
-        self, locks: AsyncLocks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options
-    ) -> None:
-        super().__init__(locks, names, kind, limit, options)
 
     async def acquire(self) -> AsyncHold:
         """Takes the lock; LockTimeoutError if it is not granted in time. Each call gives a hold of its own."""
@@ -388,28 +383,10 @@ async def _run(lock: AsyncLock, function: Callable[..., Any], call: Callable[[],
     return result
 
 
-class AsyncLeader(Local):
+class AsyncLeader(BaseLeader[AsyncLock, AsyncHold]):
     """Leads while it holds the lock, and stands again when it was deposed."""
 
-    def __init__(
-        self,
-        lock: AsyncLock,
-        on_elected: Callable[[AsyncHold], object] | None,
-        on_deposed: Callable[[str], object] | None,
-        on_error: Callable[[Exception], object] | None,
-    ) -> None:
-        self._locks, self._lock, self._name = lock._locks, lock, lock._request().name
-        self._on_elected, self._on_deposed, self._on_error = on_elected, on_deposed, on_error
-        #: The kind of error of which on_error was told.
-        self._told: type[Exception] | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._hold: AsyncHold | None = None
-
-    @property
-    def hold(self) -> AsyncHold | None:
-        """The hold by which it leads now."""
-        hold = self._hold
-        return hold if hold is not None and hold.lost is None and hold._alive else None
+    _task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Stands for election, in a task of its own."""
@@ -422,9 +399,7 @@ class AsyncLeader(Local):
                 hold = await self._lock.acquire()
             except RedislockError as failure:
                 if not self._locks._is_closed:
-                    if self._told is not type(failure):
-                        self._told = type(failure)
-                        logger.warning("standing for %s: %s", self._name, failure)
+                    if self._fails_anew(failure):
                         await self._tell(self._on_error, failure)
                     await asyncio.sleep(LONGEST_PAUSE)
                 continue

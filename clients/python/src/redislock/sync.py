@@ -20,9 +20,9 @@ from . import hooks as _hooks
 from ._core import Core
 from ._engine import Engine, close_all, close_later, current
 from ._group import Group
-from ._hold import BaseHold, Local
+from ._hold import BaseHold
 from ._info import Info
-from ._kinds import Described, Kinds
+from ._kinds import BaseLeader, Described, Kinds
 from ._options import (
     Options,
     check_busy,
@@ -157,9 +157,6 @@ class Lock(Described[Hold]):
     """What `with` takes: one lock, or several at once. Each block has a hold of its own."""
 
     _locks: Locks
-
-    def __init__(self, locks: Locks, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> None:
-        super().__init__(locks, names, kind, limit, options)
 
     def acquire(self) -> Hold:
         """Takes the lock; LockTimeoutError if it is not granted in time. Each call gives a hold of its own."""
@@ -355,33 +352,18 @@ class Locks(Kinds[Lock]):
         self.close()
 
 
-class Leader(Local):
+class Leader(BaseLeader[Lock, Hold]):
     """Leads while it holds the lock, and stands again when it was deposed. It has a thread of its own."""
 
-    def __init__(
-        self,
-        lock: Lock,
-        on_elected: Callable[[Hold], object] | None,
-        on_deposed: Callable[[str], object] | None,
-        on_error: Callable[[Exception], object] | None,
-    ) -> None:
-        self._locks, self._lock, self._name = lock._locks, lock, lock._request().name
-        self._on_elected, self._on_deposed, self._on_error = on_elected, on_deposed, on_error
-        #: The kind of error of which on_error was told.
-        self._told: type[Exception] | None = None
-        self._thread: threading.Thread | None = None
-        #: The one that stood last, and may end still; and the one in which on_elected runs.
-        self._last: threading.Thread | None = None
-        self._worker: threading.Thread | None = None
-        self._is_working = self._has_failed = self._has_resigned = False
-        self._changed = threading.Event()
-        self._hold: Hold | None = None
+    _thread: threading.Thread | None = None
+    #: The one that stood last, and may end still; and the one in which on_elected runs.
+    _last: threading.Thread | None = None
+    _worker: threading.Thread | None = None
+    _is_working = _has_failed = _has_resigned = False
 
-    @property
-    def hold(self) -> Hold | None:
-        """The hold by which it leads now."""
-        hold = self._hold
-        return hold if hold is not None and hold.lost is None and hold._alive else None
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._changed = threading.Event()
 
     def start(self) -> None:
         """Stands for election."""
@@ -398,9 +380,7 @@ class Leader(Local):
                 hold = self._wait()
             except RedislockError as failure:
                 if not self._locks._is_closed:
-                    if self._told is not type(failure):
-                        self._told = type(failure)
-                        logger.warning("standing for %s: %s", self._name, failure)
+                    if self._fails_anew(failure):
                         self._tell(self._on_error, failure)
                     self._pause(LONGEST_PAUSE)
                 continue
@@ -420,6 +400,11 @@ class Leader(Local):
             self._changed.wait(left)
             self._changed.clear()
 
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            self._changed.wait()
+            self._changed.clear()
+
     def _wait(self) -> Hold | None:
         """Waits in line without an end; None if it resigned meanwhile."""
         engine = self._locks._engine()
@@ -432,9 +417,7 @@ class Leader(Local):
                 engine.core.acquire(request, None, clock()), engine.background.loop
             )
             future.add_done_callback(lambda _: self._changed.set())
-            while not future.done() and not self._has_resigned:
-                self._changed.wait()
-                self._changed.clear()
+            self._wait_until(lambda: future.done() or self._has_resigned)
             if not future.done() and future.cancel():
                 engine.core.soon(engine.core.abandon, request)  # it may have been granted in the same moment
                 _hooks.call(hooks, "failed", self._name, clock() - began, asyncio.CancelledError())
@@ -457,14 +440,10 @@ class Leader(Local):
         self._hold, self._has_failed = hold, False
         if self._on_elected is not None:
             self._begin_work(self._on_elected, hold)
-        while hold.lost is None and not self._has_failed and (self._is_working or not self._has_resigned):
-            self._changed.wait()
-            self._changed.clear()
+        self._wait_until(lambda: bool(hold.lost) or self._has_failed or (self._has_resigned and not self._is_working))
         if hold.lost is not None and not self._has_resigned:
             self._tell(self._on_deposed, hold.lost)
-        while self._is_working:
-            self._changed.wait()
-            self._changed.clear()
+        self._wait_until(lambda: not self._is_working)
         try:
             hold.release()
         except RedislockError as failure:  # it leads no more either way
