@@ -250,7 +250,7 @@ final class Acquire {
         times = Math.max(times, 1);
         if (!hasWaited) {
             hasWaited = true;
-            core.tell(listener -> listener.waiting(wanted.label()));
+            core.tell(wanted.listener, listener -> listener.waiting(wanted.label()));
         }
     }
 

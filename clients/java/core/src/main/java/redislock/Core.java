@@ -8,6 +8,7 @@ import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
@@ -59,9 +60,19 @@ final class Core {
         }, server -> options.listener.reconnected(server));
     }
 
-    void tell(Consumer<LockListener> what) {
-        if (options.listener != Locks.Builder.SILENT) {
-            engine.tell(() -> what.accept(options.listener));
+    /** Returns who hears of an acquire that begins: no step of the engine, for it calls the code of the user. */
+    LockListener listener(String label) {
+        try {
+            return Objects.requireNonNull(options.listener.forAcquire(label), "forAcquire returned null");
+        } catch (RuntimeException e) {
+            Engine.LOGGER.log(Level.WARNING, "a listener failed", e);
+            return options.listener;
+        }
+    }
+
+    void tell(LockListener listener, Consumer<LockListener> what) {
+        if (listener != Locks.Builder.SILENT) {
+            engine.tell(() -> what.accept(listener));
         }
     }
 
@@ -165,7 +176,7 @@ final class Core {
             engine.log(Level.WARNING, "could not renew lock '" + held.wanted.label() + "', which is tried again: "
                     + problem.text());
         }
-        tell(listener -> listener.renewalFailed(held.wanted.label(), problem.exception()));
+        tell(held.wanted.listener, listener -> listener.renewalFailed(held.wanted.label(), problem.exception()));
     }
 
     /**
@@ -261,7 +272,7 @@ final class Core {
             then.accept(held.lost, null);
         } else {
             var lasted = held.age();
-            tell(listener -> listener.released(held.wanted.label(), lasted));
+            tell(held.wanted.listener, listener -> listener.released(held.wanted.label(), lasted));
             then.accept(null, problems.isEmpty() ? null : problems.get(0).named(held.wanted.label(), 0));
         }
     }

@@ -92,7 +92,7 @@ final class Keeper {
         core.engine.log(isForgotten ? Level.ERROR : Level.WARNING,
                 lost.getMessage() + (isForgotten ? "; no part of the program is told" : ""));
         var lasted = held.age();
-        core.tell(listener -> listener.lost(held.wanted.label(), lasted, lost));
+        core.tell(held.wanted.listener, listener -> listener.lost(held.wanted.label(), lasted, lost));
     }
 
     List<Held> all() {

@@ -195,6 +195,7 @@ public final class Lock {
 
     private Waiting start(long wait, boolean once) {
         boolean isSemaphore = kind == Wanted.Kind.LIMITED;
+        var listener = core.listener(label());
         return core.engine.get(() -> {
             if (core.isClosing) {
                 throw Problem.closed().named(label(), 0).exception();
@@ -204,19 +205,19 @@ public final class Lock {
                 throw new Problem(Problem.Kind.ALREADY_HELD, label(),
                         "the body that acquires it runs under it: the thread would wait for itself", null).exception();
             }
-            var waiting = new Waiting(core, options, label());
-            waiting.acquire = new Acquire(core, wanted(), wait < 0 ? Clock.NEVER : Clock.after(Clock.now(), wait),
+            var waiting = new Waiting(core, options, label(), listener);
+            waiting.acquire = new Acquire(core, wanted(listener), wait < 0 ? Clock.NEVER : Clock.after(Clock.now(), wait),
                     once || wait == 0, waiting::done);
             waiting.acquire.start();
             return waiting;
         });
     }
 
-    private Wanted wanted() {
+    private Wanted wanted(LockListener listener) {
         long lease = options.maxHold > 0 ? Math.min(options.lease, options.maxHold) : options.lease;
         return new Wanted(names, core.options.prefix.length(), kind, limit, Math.max(lease, options.minHold),
                 Math.max(Rules.FIRST_LEASE, options.minHold), options.owner == null ? core.newOwner() : options.owner,
-                options.owner != null);
+                options.owner != null, listener);
     }
 
     /**

@@ -3,10 +3,21 @@ package redislock;
 import java.time.Duration;
 
 /**
- * Hears what becomes of locks, before the caller does. One thread of the library calls all methods, one after the other: a
- * method that blocks delays the callers, and renewals not.
+ * Hears what becomes of locks, before the caller does. One thread of the library calls all methods but
+ * {@link #forAcquire}, one after the other: a method that blocks delays the callers, and renewals not.
  */
 public interface LockListener {
+    /**
+     * Returns who hears of an acquire that begins, and of its hold: this by default. The thread that acquires calls it, so
+     * it may remember what belongs to that thread, as the span of a trace.
+     *
+     * @param lock the name of the lock
+     * @return the listener
+     */
+    default LockListener forAcquire(String lock) {
+        return this;
+    }
+
     /**
      * An acquire begins. One of {@link #granted}, {@link #timedOut} and {@link #failed} follows.
      *

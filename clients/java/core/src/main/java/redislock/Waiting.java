@@ -10,6 +10,7 @@ final class Waiting {
     private final Core core;
     private final Lock.Options options;
     private final String label;
+    private final LockListener listener;
     Acquire acquire;
     /** The hold; null if another owner held the lock. */
     private final CompletableFuture<Hold> end = new CompletableFuture<>();
@@ -17,12 +18,13 @@ final class Waiting {
     private Hold hold;
     private final boolean isListener;
 
-    Waiting(Core core, Lock.Options options, String label) {
+    Waiting(Core core, Lock.Options options, String label, LockListener listener) {
         this.core = core;
         this.options = options;
+        this.listener = listener;
         this.label = label;
         isListener = core.engine.isInListener();
-        core.tell(listener -> listener.requested(label));
+        core.tell(listener, hears -> hears.requested(label));
     }
 
     /** Takes the end: a step of the engine. */
@@ -32,13 +34,13 @@ final class Waiting {
             var held = new Held(core, acquire.wanted, got, options);
             hold = new Hold(core, held);
             core.keeper.register(held, hold);
-            core.tell(listener -> listener.granted(label, waited));
+            core.tell(listener, hears -> hears.granted(label, waited));
         } else if (why == null) {
-            core.tell(listener -> listener.timedOut(label, waited));
+            core.tell(listener, hears -> hears.timedOut(label, waited));
         } else {
             problem = why.named(label, acquire.wanted.lease);
             var failure = why.kind() == Problem.Kind.CANCELLED ? new CancellationException(why.text()) : problem.exception();
-            core.tell(listener -> listener.failed(label, waited, failure));
+            core.tell(listener, hears -> hears.failed(label, waited, failure));
         }
         core.deliver(isListener, () -> end.complete(hold));
     }

@@ -18,6 +18,7 @@ final class Wanted {
     final String owner;
     /** True if the program names the owner, which may hold another lock besides. */
     final boolean isNamed;
+    final LockListener listener;
     /** True if a request went unanswered, and may reach the server late. */
     boolean doubtful;
     /** True if the latest request is on its way or was granted. */
@@ -26,7 +27,7 @@ final class Wanted {
     boolean sent;
 
     Wanted(List<String> names, int prefix, Kind kind, int limit, long lease, long firstLease, String owner,
-            boolean isNamed) {
+            boolean isNamed, LockListener listener) {
         this.names = names;
         this.prefix = prefix;
         this.kind = kind;
@@ -35,6 +36,7 @@ final class Wanted {
         this.firstLease = firstLease;
         this.owner = owner;
         this.isNamed = isNamed;
+        this.listener = listener;
     }
 
     String name() {

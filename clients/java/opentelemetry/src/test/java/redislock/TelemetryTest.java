@@ -8,13 +8,18 @@ import static redislock.Server.eventually;
 
 import io.opentelemetry.api.common.AttributeKey;
 import io.opentelemetry.api.common.Attributes;
+import io.opentelemetry.api.trace.Span;
 import io.opentelemetry.sdk.OpenTelemetrySdk;
 import io.opentelemetry.sdk.metrics.SdkMeterProvider;
 import io.opentelemetry.sdk.testing.exporter.InMemoryMetricReader;
+import io.opentelemetry.sdk.testing.exporter.InMemorySpanExporter;
+import io.opentelemetry.sdk.trace.SdkTracerProvider;
+import io.opentelemetry.sdk.trace.export.SimpleSpanProcessor;
 import java.time.Duration;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.CancellationException;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 import redislock.opentelemetry.Telemetry;
 
@@ -72,6 +77,42 @@ class TelemetryTest extends OneServer {
                 "wait.duration error.type=java.util.concurrent.CancellationException lock.group=invoice outcome=error", 1L,
                 "wait.duration error.type=redislock.LockKindMismatchException lock.group=invoice outcome=error", 1L,
                 "hold.duration lock.group=invoice outcome=released", 1L, reason, 1L), all);
+        sdk.close();
+    }
+
+    private static Map<String, Integer> spans(InMemorySpanExporter exporter, Span parent) {
+        var all = new TreeMap<String, Integer>();
+        for (var span : exporter.getFinishedSpanItems()) {
+            assertEquals(parent.getSpanContext().getSpanId(), span.getParentSpanId(), span.getName());
+            assertTrue(span.getEndEpochNanos() >= span.getStartEpochNanos(), span.getName());
+            var status = span.getStatus().getStatusCode().name().toLowerCase();
+            all.merge(span.getName().replace("redislock.client.", "") + shown(span.getAttributes()) + " " + status, 1, Integer::sum);
+        }
+        return all;
+    }
+
+    @Test
+    void spansAreChildrenOfTheSpanInWhichTheLockWasAcquired() throws Exception {
+        var exporter = InMemorySpanExporter.create();
+        var tracers = SdkTracerProvider.builder().addSpanProcessor(SimpleSpanProcessor.create(exporter)).build();
+        var sdk = OpenTelemetrySdk.builder().setTracerProvider(tracers).build();
+        var parent = sdk.getTracer("test").spanBuilder("request").startSpan();
+        try (var own = Locks.builder().address(server.address()).listener(new Telemetry(sdk, ":", Attributes.of(PLACE, "here"))).open()) {
+            Hold lost;
+            try (var scope = parent.makeCurrent(); var hold = own.lock("trace:1").acquire()) {
+                assertTrue(own.lock("trace:1").tryAcquire().isEmpty(), () -> "it is held in " + scope);
+                assertThrows(LockKindMismatchException.class, () -> own.semaphore("trace:1", 2).tryAcquire());
+                lost = own.lock("trace:2").acquireAsync().get(SLACK.toSeconds(), TimeUnit.SECONDS);
+                hold.check();
+            }
+            server.command("DEL", "trace:2"); // outside of the span
+            eventually("all have ended", () -> exporter.getFinishedSpanItems().size() == 6);
+            assertTrue(lost.reason().isPresent());
+        }
+        assertEquals(new TreeMap<>(Map.of("hold lock.group=trace outcome=released unset", 1,
+                "hold lock.group=trace loss.reason=push outcome=lost error", 1, "wait lock.group=trace outcome=granted unset", 2,
+                "wait lock.group=trace outcome=timeout unset", 1,
+                "wait error.type=redislock.LockKindMismatchException lock.group=trace outcome=error error", 1)), spans(exporter, parent));
         sdk.close();
     }
 

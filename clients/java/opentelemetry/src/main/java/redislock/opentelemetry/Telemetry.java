@@ -7,14 +7,24 @@ import io.opentelemetry.api.metrics.DoubleHistogram;
 import io.opentelemetry.api.metrics.LongCounter;
 import io.opentelemetry.api.metrics.LongUpDownCounter;
 import io.opentelemetry.api.metrics.Meter;
+import io.opentelemetry.api.trace.Span;
+import io.opentelemetry.api.trace.SpanContext;
+import io.opentelemetry.api.trace.StatusCode;
+import io.opentelemetry.api.trace.Tracer;
+import io.opentelemetry.context.Context;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 import redislock.LockException;
 import redislock.LockListener;
 import redislock.LockLostException;
 
-/** Records metrics of waits, holds and renewals: {@code Locks.builder().listener(new Telemetry(openTelemetry, ":", attributes))}. */
+/**
+ * Records metrics of waits, holds and renewals, and a span for each wait and each hold:
+ * {@code Locks.builder().listener(new Telemetry(openTelemetry, ":", attributes))}. The parent of a span is the span of the
+ * thread that acquires.
+ */
 public final class Telemetry implements LockListener {
     private static final AttributeKey<String> GROUP = AttributeKey.stringKey("redislock.lock.group");
     private static final AttributeKey<String> OUTCOME = AttributeKey.stringKey("redislock.outcome");
@@ -30,6 +40,9 @@ public final class Telemetry implements LockListener {
     private final LongUpDownCounter waiters;
     private final LongUpDownCounter holders;
     private final LongCounter failures;
+    private final Tracer tracer;
+    /** The span in which an acquire began. */
+    private final Context parent;
 
     /**
      * Returns a listener that records.
@@ -48,6 +61,36 @@ public final class Telemetry implements LockListener {
         waiters = meter.upDownCounterBuilder("redislock.client.waiter.count").setDescription("Requests that have not ended").build();
         holders = meter.upDownCounterBuilder("redislock.client.hold.count").setDescription("Locks that are held").build();
         failures = meter.counterBuilder("redislock.client.renewal.failures").setDescription("Renewals that failed").build();
+        tracer = to.getTracer("redislock");
+        parent = Context.root();
+    }
+
+    private Telemetry(Telemetry same, SpanContext span) {
+        separator = same.separator;
+        attributes = same.attributes;
+        waits = same.waits;
+        holds = same.holds;
+        waiters = same.waiters;
+        holders = same.holders;
+        failures = same.failures;
+        tracer = same.tracer;
+        parent = Context.root().with(Span.wrap(span)); // and nothing else of the thread: a hold may outlast that
+    }
+
+    @Override
+    public LockListener forAcquire(String lock) {
+        return new Telemetry(this, Span.current().getSpanContext());
+    }
+
+    /** Records a duration, and a span for it. */
+    private void end(DoubleHistogram of, String name, Duration lasted, boolean failed, Attributes about) {
+        of.record(lasted.toNanos() / 1e9, about);
+        var now = Instant.now();
+        var span = tracer.spanBuilder(name).setParent(parent).setStartTimestamp(now.minus(lasted)).setAllAttributes(about).startSpan();
+        if (failed) {
+            span.setStatus(StatusCode.ERROR);
+        }
+        span.end(now);
     }
 
     private static DoubleHistogram histogram(Meter meter, String what, String description, List<Double> buckets) {
@@ -65,13 +108,13 @@ public final class Telemetry implements LockListener {
 
     private void endWait(String lock, Duration waited, String outcome, @Nullable Exception error) {
         waiters.add(-1, about(lock));
-        waits.record(waited.toNanos() / 1e9, about(lock).toBuilder().put(OUTCOME, outcome)
+        end(waits, "redislock.client.wait", waited, error != null, about(lock).toBuilder().put(OUTCOME, outcome)
                 .put(ERROR, error == null ? null : error.getClass().getName()).build());
     }
 
     private void endHold(String lock, Duration held, String outcome, @Nullable String reason) {
         holders.add(-1, about(lock));
-        holds.record(held.toNanos() / 1e9, about(lock).toBuilder().put(OUTCOME, outcome).put(LOSS, reason).build());
+        end(holds, "redislock.client.hold", held, reason != null, about(lock).toBuilder().put(OUTCOME, outcome).put(LOSS, reason).build());
     }
 
     @Override
