@@ -10,6 +10,8 @@ import tempfile
 import threading
 import time
 
+from harness.stopped import stop
+
 #: How long an answer may take that the adapter gives at once.
 SOON = 20.0
 #: How long an adapter may take to end when its input has ended.
@@ -170,8 +172,7 @@ class Adapter:
 
     def pause(self):
         """Stops it, as a pause of its machine would."""
-        for pid in self.pids():
-            os.kill(pid, signal.SIGSTOP)
+        stop(*self.pids())
 
     def go_on(self):
         """Lets it go on."""

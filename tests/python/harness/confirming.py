@@ -7,14 +7,14 @@ import signal
 from .limits import eventually
 from .replicas import AT_ONCE, is_linked
 from .replies import module_info
+from .stopped import stop
 
 
 @contextlib.contextmanager
 def frozen(*servers):
     """These servers do nothing at all meanwhile; their connections stay open."""
-    for server in servers:
-        os.kill(server.process.pid, signal.SIGSTOP)
     try:
+        stop(*(server.process.pid for server in servers))
         yield
     finally:
         for server in servers:

@@ -12,6 +12,7 @@ from .proxy import Proxy
 from .replicas import AT_ONCE, is_linked
 from .roamers import LEASE_MS_MAX
 from .sentinel import watched
+from .stopped import stop
 from .wire import Closed
 
 SIZE = 3
@@ -121,7 +122,7 @@ def follows(node, port):
 
 def freeze(server):
     """Stops it in the middle of its work, as a virtual machine is stopped."""
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server.process.pid)
 
 
 def thaw(server):

@@ -21,6 +21,7 @@ from checkers import MANY, Request, faults
 from .limits import SOON_SECONDS, eventually
 from .replies import module_info
 from .server import ROOT
+from .stopped import stop
 
 _SPEC = importlib.util.spec_from_file_location("redlock", ROOT / "examples" / "redlock.py")
 example = importlib.util.module_from_spec(_SPEC)
@@ -108,15 +109,12 @@ class Independent:
 
     def freeze(self, *numbers):
         """Stops these processes: they keep their connections and do nothing."""
-        self._signal(signal.SIGSTOP, numbers)
+        stop(*(self.nodes[number].process.pid for number in numbers))
 
     def thaw(self, *numbers):
         """Lets them continue."""
-        self._signal(signal.SIGCONT, numbers)
-
-    def _signal(self, which, numbers):
         for number in numbers:
-            os.kill(self.nodes[number].process.pid, which)
+            os.kill(self.nodes[number].process.pid, signal.SIGCONT)
 
 
 class Diary:

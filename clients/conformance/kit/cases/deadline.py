@@ -3,6 +3,8 @@
 import signal
 import time
 
+from harness.stopped import stop
+
 from ..adapter import Refused
 from . import case
 
@@ -68,8 +70,8 @@ def holders_learn_of_their_loss_before_a_stopped_server_ends_the_lease(stage):
     lease = 2
     adapter("acquire", hold="h1", name="k", lease_ms=lease * 1000, wait_ms=0)
     stage.eventually(lambda: len(answered(door)) >= 2, "two renewals")
-    server.process.send_signal(19)
     try:
+        stop(server.process.pid)
         # What was sent and not answered may be done when the server goes on; what it said counts.
         end = max(call.sent for call in answered(door)) + lease
         at = adapter.told("lost", hold="h1", limit=lease + LATE)["at"]
@@ -77,7 +79,7 @@ def holders_learn_of_their_loss_before_a_stopped_server_ends_the_lease(stage):
         stage.note(f"told {1000 * (end - at):.0f} ms before the end of the lease")
         assert adapter.refusal("check", hold="h1").kind == "LockLost"
     finally:
-        server.process.send_signal(18)
+        server.process.send_signal(signal.SIGCONT)
     time.sleep(0.3)
     assert len(adapter.seen("lost", hold="h1")) == 1, "told more than once"
     adapter.ask("release", hold="h1").kind()
@@ -126,7 +128,7 @@ def a_grant_that_is_answered_too_late_is_asked_for_again(stage):
     server, _, adapter = stage.single()
     connect(adapter)
     wanted = {"one": {"name": "k"}, "several": {"names": ["a", "b"]}}
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server.process.pid)
     options = {"lease_ms": LATE_LEASE_MS, "wait_ms": 40_000}
     asked = {hold: adapter.ask("acquire", hold=hold, **options, **names) for hold, names in wanted.items()}
     time.sleep(LATE_LEASE_MS / 1000 + 1)

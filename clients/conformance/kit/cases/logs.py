@@ -4,6 +4,8 @@ import re
 import signal
 import time
 
+from harness.stopped import stop
+
 from . import case
 from .waiting import served_in_any_order
 
@@ -19,7 +21,7 @@ def a_renewal_that_fails_is_logged(stage):
     server, door, adapter = stage.single()
     adapter("acquire", hold="h", name="orders", lease_ms=15_000, wait_ms=0)
     time.sleep(0.2)
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server.process.pid)
     try:
         (first,) = adapter.logged("orders", door.address, limit=14)[:1]
     finally:

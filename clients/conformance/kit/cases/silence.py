@@ -3,6 +3,8 @@
 import signal
 import time
 
+from harness.stopped import stop
+
 from ..adapter import Refused
 from . import case
 from .waiting import served_in_any_order
@@ -118,7 +120,7 @@ def a_close_with_many_holds_and_a_stopped_server(stage):
     for number in range(MANY):
         for which, adapter in enumerate((first, second)):
             adapter("acquire", hold=f"h{number}", name=f"k{which}.{number}", wait_ms=0)
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server.process.pid)
     try:
         closed = first.ask("close")
         began = time.monotonic()
