@@ -55,7 +55,7 @@ impl Table {
         let mut ctx = self.open_step(now.boot, key_ref, fx);
         self.end_overs(now.boot, &mut ctx, Some(ask.owner), None, fx);
         // Few holds are undelivered at any time.
-        if !self.undelivered.0.is_empty() && ctx.held_as(&self.locks) != Some(ask.mode) {
+        if !self.undelivered.is_empty() && ctx.held_as(&self.locks) != Some(ask.mode) {
             self.revoke_own(now.boot, &mut ctx, ask, fx);
         }
         self.admit_queue(now, &mut ctx, admission, fx);
@@ -179,7 +179,7 @@ impl Table {
         let (token, count, was) = (hold.token(), hold.count(), hold.binding());
         let is_longer = hold.ends_before(now.boot, ask.lease_ms);
         // Its grant was not delivered: the owner counts from here.
-        let is_counted = ask.is_reentrant && !self.is_to_revoke(token, holder);
+        let is_counted = ask.is_reentrant && !self.undelivered.is_to_revoke(token, holder);
         self.note_asked_again(holder, ask.client);
         let binding = if ask.binding.is_none() { was } else { ask.binding };
         let stands_still = self.locks.rebind(holder, now.boot, binding, ask.bind_to);
@@ -227,7 +227,7 @@ impl Table {
         };
         let (token, was) = (hold.token(), hold.binding());
         let is_longer = hold.ends_before(now.boot, ask.lease_ms);
-        self.note_moved(token, exclusive, holder);
+        self.undelivered.note_moved(token, exclusive, holder);
         self.locks.rebind(
             holder,
             now.boot,

@@ -232,7 +232,7 @@ impl Table {
         let Some((holder, _)) = own.filter(|_| ctx.held_as(&self.locks) == Some(mode)) else {
             return false;
         };
-        self.note_delivered(saved.token, holder);
+        self.undelivered.note_delivered(saved.token, holder);
         self.locks.go_on_as_replicated(holder, now, saved.left_ms, saved.binding);
         self.locks.set_count(holder, saved.count);
         true

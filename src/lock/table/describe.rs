@@ -290,7 +290,7 @@ impl Table {
     ///
     /// `keys` is the keyspace: every key of our type with its value.
     pub fn check<'a>(&self, keys: impl Iterator<Item = (LockKey<'a>, LockId)>) -> Result<(), String> {
-        self.check_undelivered()?;
+        self.undelivered.check(&self.locks, &self.notes)?;
         let (mut held, mut count) = (0, 0);
         for (lock_key, id) in keys {
             count += 1;

@@ -1,12 +1,4 @@
-//! Holds of which no reply was sent to their owners yet: each is delivered or revoked (G8).
-//!
-//! A hold that begins for a client that is answered later is undelivered until a reply that tells of it was sent. A
-//! reply of this kind is outstanding until it is sent, dropped or not confirmed. When the last one is gone and none
-//! was sent, the hold is to be revoked: the pump ends it as a release does. Whether that is still so is decided then.
-//! Until then its owner may ask for it again, and so adopts it.
-//!
-//! What is kept here belongs to one hold, by its token and its record. A hold that comes to the same key by a
-//! payload, a slot or a file is another one, and delivered, as are all of which nothing is kept.
+//! Requests and replies that bear on holds that are [not delivered yet](super::undelivered), and their revocation.
 
 use super::context::StepContext;
 use super::state::Table;
@@ -18,116 +10,51 @@ impl Table {
     /// The owner of this hold asked for it again or renewed it, and is told so: at once, or when replicas have it.
     pub(super) fn note_asked_again(&mut self, holder: LockId, client: Option<ClientId>) {
         self.locks.note_shown(holder, client);
-        if let Some(token) = self.locks.hold(holder).map(|hold| hold.token())
-            && let Some(fate) = self.undelivered.of(token, holder)
-        {
-            if self.restrictions.confirms() {
-                fate.outstanding += 1;
-            } else {
-                self.note_delivered(token, holder);
-            }
-        }
-    }
-
-    /// Nothing is kept of this hold from here on: it is delivered.
-    pub(super) fn note_delivered(&mut self, token: Token, holder: LockId) {
-        self.undelivered.forget(token, |fate| fate.hold == holder);
-    }
-
-    /// A hold goes on by another record.
-    pub(super) fn note_moved(&mut self, token: Token, from: LockId, to: LockId) {
-        if let Some(fate) = self.undelivered.of(token, from) {
-            fate.hold = to;
+        if let Some(token) = self.locks.hold(holder).map(|hold| hold.token()) {
+            self.undelivered.note_asked_again(token, holder, self.restrictions.confirms());
         }
     }
 
     /// A reply that names this hold was sent to its owner.
     pub fn delivered(&mut self, lock_key: LockKey<'_>, token: Token) {
-        if let Some(holder) = self.undelivered_at(lock_key, token) {
-            self.note_delivered(token, holder);
+        if let Some(holder) = self.undelivered.at(&self.locks, lock_key, token) {
+            self.undelivered.note_delivered(token, holder);
         }
     }
 
     /// A reply that names this hold is never sent. If it was the last one, the pump is to revoke the hold, before
     /// it looks at anything else.
     pub fn dropped(&mut self, lock_key: LockKey<'_>, token: Token) {
-        if let Some(holder) = self.undelivered_at(lock_key, token)
-            && let Some(fate) = self.undelivered.of(token, holder)
+        if let Some(holder) = self.undelivered.at(&self.locks, lock_key, token)
+            && self.undelivered.drop_reply(token, holder)
         {
-            fate.outstanding = fate.outstanding.saturating_sub(1);
-            if fate.outstanding == 0 {
-                self.notes.note_task(Task::Revoke(lock_key.to_owned(), token));
-            }
+            self.notes.note_task(Task::Revoke(lock_key.to_owned(), token));
         }
-    }
-
-    /// The undelivered hold with this token at this key. Forgets those of its grant that have ended.
-    fn undelivered_at(&mut self, lock_key: LockKey<'_>, token: Token) -> Option<LockId> {
-        if self.undelivered.0.is_empty() {
-            return None;
-        }
-        self.forget_ended(token);
-        let locks = &self.locks;
-        let mut fates = self.undelivered.0.get(&token)?.iter();
-        fates.find(|fate| locks.get(fate.hold).is_some_and(|lock| lock.is_at(lock_key))).map(|fate| fate.hold)
-    }
-
-    /// Returns true if this hold will be revoked, unless its owner asks for it again before.
-    pub(super) fn is_to_revoke(&mut self, token: Token, holder: LockId) -> bool {
-        self.undelivered.of(token, holder).is_some_and(|fate| fate.outstanding == 0)
-    }
-
-    /// Forgets what is kept of holds of this grant that have ended.
-    fn forget_ended(&mut self, token: Token) {
-        let locks = &self.locks;
-        self.undelivered.forget(token, |fate| locks.hold(fate.hold).is_none_or(|hold| hold.token() != token));
     }
 
     /// The pump has looked for a hold of this grant at this key, and has found this one. Forgets those that have ended.
     /// Forgets others that were to be revoked here, too: their lock has left the key, and may not be freed yet.
     pub fn forget_gone(&mut self, lock_key: LockKey<'_>, token: Token, found: Option<LockId>) {
-        self.forget_ended(token);
-        let locks = &self.locks;
-        let was_here = |id| locks.get(id).is_some_and(|lock| lock.is_at(lock_key));
-        self.undelivered
-            .forget(token, |fate| fate.outstanding == 0 && Some(fate.hold) != found && was_here(fate.hold));
+        self.undelivered.forget_gone(&self.locks, lock_key, token, found);
     }
 
     /// The remaining lease of a grant that was not delivered yet, in milliseconds.
     #[must_use]
     pub fn left_of_undelivered(&self, now: Moment, token: Token) -> Option<u64> {
-        let holds = self.undelivered.0.get(&token)?.iter().filter_map(|fate| self.locks.hold(fate.hold));
-        holds.map(|hold| hold.left_ms(now)).min()
-    }
-
-    /// Tells what is wrong with what is kept of undelivered holds, if anything is: one that is to be revoked must not
-    /// be forgotten.
-    pub(super) fn check_undelivered(&self) -> Result<(), String> {
-        let tasks = || self.notes.revocations();
-        for (&token, fates) in &self.undelivered.0 {
-            for fate in fates.iter().filter(|fate| fate.outstanding == 0) {
-                let is_noted = tasks().any(|task| matches!(task, Task::Revoke(_, noted) if *noted == token));
-                let is_there = self.locks.hold(fate.hold).is_some_and(|hold| hold.token() == token);
-                if is_there && !is_noted {
-                    return Err(format!("{token:?} is to be revoked, and nobody knows"));
-                }
-            }
-        }
-        Ok(())
+        self.undelivered.left_ms(&self.locks, now, token)
     }
 
     /// How many replies are outstanding that tell of this hold; `None`: it is delivered. For tests.
     #[cfg(test)]
     pub fn outstanding(&self, lock: LockId, token: Token) -> Option<u32> {
         let (holder, _) = self.locks.hold_with(lock, token)?;
-        let fate = self.undelivered.0.get(&token)?.iter().find(|fate| fate.hold == holder)?;
-        Some(fate.outstanding)
+        self.undelivered.outstanding(token, holder)
     }
 
     /// Of how many grants it is not known yet whether their owners learn of them. For tests.
     #[cfg(test)]
     pub fn undelivered(&self) -> usize {
-        self.undelivered.0.len()
+        self.undelivered.len()
     }
 
     /// This owner asks for something else than its hold here. Ends the hold first, if it has to be revoked.
@@ -141,7 +68,7 @@ impl Table {
         let own = ctx.own(&self.locks, ask.owner).map(|(holder, hold)| (holder, hold.token()));
         if let Some((holder, token)) = own
             && !ask.cannot_confirm
-            && self.is_to_revoke(token, holder)
+            && self.undelivered.is_to_revoke(token, holder)
         {
             self.revoke_hold(now, ctx, (token, holder), fx);
         }
@@ -155,7 +82,7 @@ impl Table {
         (token, holder): (Token, LockId),
         fx: &mut Effects,
     ) {
-        self.note_delivered(token, holder);
+        self.undelivered.note_delivered(token, holder);
         if self.end_released(now, ctx, holder, fx) {
             ctx.replicate(Record::Ended(token), fx);
         }
@@ -192,10 +119,10 @@ impl Table {
         let owner = held.map(|(_, hold)| hold.owner().to_vec());
         self.end_overs(now.boot, &mut ctx, owner.as_deref(), None, fx);
         let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token)).map(|(holder, _)| holder);
-        if let Some(holder) = held.filter(|&holder| self.is_to_revoke(token, holder)) {
+        if let Some(holder) = held.filter(|&holder| self.undelivered.is_to_revoke(token, holder)) {
             self.revoke_hold(now.boot, &mut ctx, (token, holder), fx);
         }
-        self.forget_gone(key_ref.lock_key, token, held);
+        self.undelivered.forget_gone(&self.locks, key_ref.lock_key, token, held);
         self.admit_queue(now, &mut ctx, admission, fx);
         self.step(&ctx, ())
     }
