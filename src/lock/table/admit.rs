@@ -65,7 +65,7 @@ impl Table {
         due: Option<LockId>,
         fx: &mut Effects,
     ) {
-        if let Some(owner) = owner.filter(|_| self.has_closed()) {
+        if let Some(owner) = owner.filter(|_| self.sessions.has_closed()) {
             self.unbind_own(ctx, owner);
         }
         if let Some(lock) = ctx.lock.filter(|&lock| lock.is_list() && self.locks.is_large(lock)) {

@@ -1,6 +1,5 @@
 //! Connections that close, and what was bound to them.
 
-use super::closed::Closed;
 use super::context::StepContext;
 use super::state::Table;
 use crate::lock::effect::LockId;
@@ -13,45 +12,30 @@ const UNBOUND_MAX: usize = 32;
 impl Table {
     /// A connection has closed: what it kept alive runs out from here, what it was to end with is cut.
     pub fn disconnected(&mut self, now: Moment, client: ClientId) {
-        let (holds, is_first) = (self.locks.take_bound_to(client), self.closed.is_empty());
-        self.closed.push(Closed { client, at: now, holds });
+        let is_first = !self.sessions.has_closed();
+        self.sessions.close(&mut self.locks, now, client);
         if is_first {
             self.unbind_some(lowered::unbound_max(UNBOUND_MAX));
         }
-    }
-
-    /// Returns true if there are holds yet that connections were to unbind that have closed.
-    pub(super) fn has_closed(&self) -> bool {
-        !self.closed.is_empty()
     }
 
     /// The owner asks for what it holds. First ends what a closed connection of the owner's still has to end, so that
     /// it does not cut later what the owner is granted now.
     #[cold]
     pub(super) fn unbind_own(&mut self, ctx: &StepContext<'_>, owner: &[u8]) {
-        let Some(hold) = ctx.own(&self.locks, owner).map(|(hold, _)| hold) else {
-            return;
-        };
-        if let Some(client) = self.locks.connection_of(hold)
-            && let Some(at) = self.closed.closed_at(client)
-            && self.locks.unbind(hold, client, at)
+        if let Some((hold, _)) = ctx.own(&self.locks, owner)
+            && self.sessions.unbind(&mut self.locks, hold)
         {
             self.replicate_again(hold);
         }
     }
 
-    /// Unbinds the next `count_max` holds of connections that have closed: there may be a million. Each one gives the
-    /// pump something to do. So the pump asks for one at a time, and a million tasks are never there at once.
+    /// Unbinds the next `count_max` holds of connections that have closed. Each one gives the pump something to do. So
+    /// the pump asks for one at a time, and a million tasks are never there at once.
     pub(super) fn unbind_some(&mut self, count_max: usize) {
         for _ in 0..count_max {
-            let Some(Closed { client, at, holds }) = self.closed.front_mut() else {
-                return;
-            };
-            let (client, at) = (*client, *at);
-            match holds.next() {
-                None => self.closed.pop(),
-                Some(hold) if self.locks.unbind(hold, client, at) => self.replicate_again(hold),
-                Some(_) => {}
+            if let Some(hold) = self.sessions.unbind_next(&mut self.locks) {
+                self.replicate_again(hold);
             }
         }
     }
@@ -81,8 +65,7 @@ impl Table {
     /// Forgets all connections: another server decides from here on, so none of this one keeps anything alive, or ends
     /// it.
     pub fn forget_connections(&mut self) {
-        let closed = std::mem::take(&mut self.closed);
-        self.locks.forget_connections(closed.into_holds());
+        self.sessions.forget(&mut self.locks);
     }
 
     /// Returns true if it is to be found out yet which holds are orphaned.
@@ -123,13 +106,6 @@ impl Table {
     pub fn let_orphaned_run(&mut self, now: Moment) -> bool {
         self.locks.let_orphaned_run(now)
     }
-
-    /// Goes on with one of these holds.
-    pub(super) fn go_on_with_orphaned(&mut self) {
-        if let Some(hold) = self.locks.next_running() {
-            self.replicate_again(hold);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -160,16 +136,16 @@ mod tests {
             with_bound(&mut table, &format!("first:{number}"), 1);
         }
         table.disconnected(NOW, ClientId(1));
-        assert!(table.has_closed());
+        assert!(table.sessions.has_closed());
         table
     }
 
     /// Lets the pump unbind all that is bound to closed connections.
     fn unbind_all(table: &mut Table) {
-        while table.has_closed() {
+        while table.sessions.has_closed() {
             table.unbind_some(1);
         }
-        table.closed.check();
+        table.sessions.check();
     }
 
     #[test]

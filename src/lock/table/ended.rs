@@ -36,13 +36,15 @@ impl Table {
     /// The first thing that is due, in the order of time.
     #[must_use]
     pub fn due(&mut self, now: Moment, leases: bool) -> Option<Task> {
-        if leases && !self.closed.is_empty() {
+        if leases && self.sessions.has_closed() {
             self.unbind_some(1);
             return Some(Task::AskAgain);
         }
         // While the server accepts no writes they would only become more.
         if leases && self.locks.has_running() && self.notes.has_few_untold() {
-            self.go_on_with_orphaned();
+            if let Some(hold) = self.locks.next_running() {
+                self.replicate_again(hold);
+            }
             return Some(Task::AskAgain);
         }
         let at = self.next_deadline(leases).filter(|&at| at <= now)?;

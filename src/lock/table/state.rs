@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use super::away::Away;
-use super::closed::ClosedConnections;
 use super::noted::Notes;
 use super::outbox::Outbox;
 use super::restrictions::Restrictions;
+use super::sessions::Sessions;
 use super::terms::Limits;
 use super::undelivered::Undelivered;
 use crate::lock::deadlock::{Link, Looked};
@@ -39,7 +39,8 @@ pub struct Table {
     pub(super) notes: Notes,
     /// Holds whose grants were not delivered yet.
     pub(super) undelivered: Undelivered,
-    pub(super) closed: ClosedConnections,
+    /// Connections that have closed.
+    pub(super) sessions: Sessions,
     pub(super) outbox: Outbox,
     pub(super) stats: Stats,
     pub(super) limits: Limits,
