@@ -260,6 +260,15 @@ impl Settings {
         }
     }
 
+    /// Sets what [`Self::limits`] reads.
+    #[cfg(test)]
+    pub(crate) fn set_limits(&self, limits: Limits) {
+        let Limits { waiters_per_lock_max, waiters_max, holders_max } = limits;
+        self.max_waiters_per_lock.set(waiters_per_lock_max as i64);
+        self.max_waiters.set(waiters_max as i64);
+        self.max_holders.set(holders_max as i64);
+    }
+
     /// Checks that they make sense together.
     pub fn check(&self) -> Result<(), &'static str> {
         match (self.confirms(), self.group_size.get(), self.quarantine.get()) {

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use crate::command::error::{COUNTED_UNCONFIRMED, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE};
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::Answer;
-use crate::lock::table::{ARRIVED, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal, WRONG_TYPE};
+use crate::lock::table::{ARRIVED, Limits, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, Refusal, WRONG_TYPE};
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Binding, Mode, Token};
 use crate::sim::checkers::book::{Hold, is_free_for};
@@ -63,9 +63,7 @@ pub(crate) struct Oracle {
     pub(crate) writes: Writes,
     quarantine_since: Option<u64>,
     pub(crate) quarantine_ms: u64,
-    pub(crate) queue_max: usize,
-    pub(crate) waiters_max: usize,
-    pub(crate) holders_max: usize,
+    pub(crate) limits: Limits,
     pub(crate) waits: u32,
     pub(crate) time: u64,
     wall_us: u64,
@@ -81,13 +79,7 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     pub(crate) fn new(world: &World) -> Self {
-        Self {
-            queue_max: world.limits.waiters_per_lock_max,
-            waiters_max: world.limits.waiters_max,
-            holders_max: world.limits.holders_max,
-            wall_us: world.server.now.wall_us,
-            ..Self::default()
-        }
+        Self { limits: world.limits, wall_us: world.server.now.wall_us, ..Self::default() }
     }
 
     /// Does the same, and compares the outcomes.
@@ -295,7 +287,7 @@ impl Oracle {
 
     pub(crate) fn fits(&self, at: At, mode: Mode, reserved: usize) -> bool {
         let held: Vec<Mode> = self.holds(at).iter().map(|hold| hold.mode).collect();
-        self.quarantine_left_ms().is_none() && is_free_for(mode, &held, reserved, self.holders_max)
+        self.quarantine_left_ms().is_none() && is_free_for(mode, &held, reserved, self.limits.holders_max)
     }
 
     pub(crate) fn begin(&mut self, asked: &Waiter, token: Token, client: Option<u64>, is_told_later: bool) {
@@ -402,10 +394,7 @@ impl Oracle {
             Input::Unblock(client) => self.waiters.retain(|waiter| waiter.client != Some(client)),
             Input::Forbid(client, true) => self.forbidden.push(client),
             Input::Forbid(client, false) => self.forbidden.retain(|&other| other != client),
-            Input::Limits(limits) => {
-                self.queue_max = limits.waiters_per_lock_max;
-                (self.waiters_max, self.holders_max) = (limits.waiters_max, limits.holders_max);
-            }
+            Input::Limits(limits) => self.limits = limits,
             Input::Writes(writes) => self.writes = writes,
             Input::Confirm(confirms) => self.confirms = confirms,
             Input::Pass(us) => self.time += us,

@@ -1,30 +1,21 @@
 """Settings (CONTRACT 7): loadmodule arguments, CONFIG GET, SET and REWRITE; eviction."""
 
+import re
+
 import pytest
 
 from harness.limits import eventually
 from harness.replies import owner_of
-from harness.server import MODULE, StartFailed
+from harness.server import MODULE, ROOT, StartFailed
 from harness.wire import refused
 
-# name: (default, lowest, highest)
-NUMBERS = {
-    "max-lease": (3600000, 100, 86400000),
-    "max-wait": (0, 0, 86400000),
-    "max-waiters-per-lock": (10000, 0, 1000000),
-    "max-waiters": (20000, 0, 10000000),
-    "max-holders": (10000, 1, 1000000),
-    "max-token-lead": (60000, 0, 86400000),
-    "quarantine": (0, 0, 86400000),
-    "group-size": (0, 0, 15),
-    "confirm-timeout": (1000, 1, 60000),
-    "top-contended": (0, 0, 100),
-}
-SETTINGS = {name: str(default) for name, (default, _, _) in NUMBERS.items()}
-SETTINGS["allow-eviction"] = "no"
-SETTINGS["confirm"] = "local"
-SETTINGS["leaving"] = "no"
-SETTINGS["legacy-strings"] = "no"
+ROWS = re.findall(
+    r"^\| `([a-z-]+)` \| (\w+) \| (.*?) \|", (ROOT / "docs" / "reference" / "settings.md").read_text(), re.MULTILINE
+)
+# name: default
+SETTINGS = {name: default for name, default, _ in ROWS}
+# name: lowest, highest
+NUMBERS = {name: tuple(map(int, span.split(" to "))) for name, _, span in ROWS if " to " in span}
 
 
 def get(cli, name):
@@ -40,7 +31,7 @@ def test_each_setting_starts_with_its_default(start_server, name):
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_can_be_set_within_its_range(cli, name):
-    _, lowest, highest = NUMBERS[name]
+    lowest, highest = NUMBERS[name]
     for value in (lowest, highest, (lowest + highest) // 2):
         assert cli("CONFIG", "SET", f"redislock.{name}", value) == "OK"
         assert get(cli, name) == str(value)
@@ -49,7 +40,7 @@ def test_a_number_can_be_set_within_its_range(cli, name):
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_outside_its_range_is_refused(cli, name):
     # G14
-    _, lowest, highest = NUMBERS[name]
+    lowest, highest = NUMBERS[name]
     for value in (lowest - 1, highest + 1, 2**63, 2**64, "1e3", "", "many", "yes"):
         with refused("ERR"):
             cli("CONFIG", "SET", f"redislock.{name}", value)
@@ -73,8 +64,9 @@ def test_an_unknown_setting_is_refused(cli):
 
 def test_settings_are_listed_together(cli):
     pairs = cli("CONFIG GET redislock.*")
-    missing = "a setting is tested here only if it stands in NUMBERS or SETTINGS at the head of this file"
-    assert {f"redislock.{name}" for name in SETTINGS} == set(pairs[::2]), missing
+    listed = dict(zip((name.removeprefix("redislock.") for name in pairs[::2]), pairs[1::2]))
+    assert SETTINGS == listed, "docs/reference/settings.md: one row for each setting of src/engine/settings.rs"
+    assert set(NUMBERS) == {name for name in SETTINGS if SETTINGS[name].isdigit()}
 
 
 def test_several_are_set_at_once_or_none(cli):
@@ -148,19 +140,8 @@ def test_the_server_does_not_start_with_a_wrong_argument(
 def test_a_rewritten_configuration_holds_after_a_restart(start_server):
     server = start_server(config="loadmodule MODULE max-lease 60000\n")
     cli = server.connect()
-    changed = {
-        "max-lease": "50000",
-        "max-wait": "40000",
-        "max-waiters-per-lock": "30",
-        "max-waiters": "200",
-        "max-token-lead": "1000",
-        "allow-eviction": "yes",
-        "group-size": "1",
-        "quarantine": "1",
-        "confirm": "all",
-        "confirm-timeout": "50",
-        "top-contended": "7",
-    }
+    changed = {name: str((lowest + highest) // 2) for name, (lowest, highest) in NUMBERS.items()}
+    changed |= {"allow-eviction": "yes", "confirm": "all"}
     for name, value in changed.items():
         cli("CONFIG", "SET", f"redislock.{name}", value)
     assert cli("CONFIG REWRITE") == "OK"

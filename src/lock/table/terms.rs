@@ -22,6 +22,14 @@ impl Default for Limits {
     }
 }
 
+#[cfg(test)]
+impl Limits {
+    /// All tests build them here, so that a new one needs one place.
+    pub(crate) const fn of(waiters_per_lock_max: usize, waiters_max: usize, holders_max: usize) -> Self {
+        Self { waiters_per_lock_max, waiters_max, holders_max }
+    }
+}
+
 /// Whether a waiting client may be granted this lock: the outside knows users, their rights, and
 /// whether the server refuses writes.
 ///

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lock::effect::Event;
+use crate::lock::table::Limits;
 use crate::lock::tests::lowered::{self, Lowered};
 use crate::lock::tests::random::Random;
 use crate::lock::types::{Binding, COUNT_MAX, Mode, Token};
@@ -14,7 +15,7 @@ use crate::lock::types::{Binding, COUNT_MAX, Mode, Token};
 use crate::sabotage::{self, Rule};
 use crate::sim::checkers::judge::Judge;
 use crate::sim::oracle::Oracle;
-use crate::sim::single::input::{How, Input, Keys, Outcome, Writes, limits};
+use crate::sim::single::input::{How, Input, Keys, Outcome, Writes};
 use crate::sim::single::server::{At, Lazy, Name};
 use crate::sim::single::world::World;
 
@@ -64,7 +65,7 @@ impl Life {
         world.step(&Input::NewReplica(seed % 5 * 10_000))?;
         world.step(&Input::NewFile)?;
         if kinds != Kinds::Plain && seed.is_multiple_of(3) {
-            world.step(&Input::Limits(limits(1000, 1000, 2)))?;
+            world.step(&Input::Limits(Limits::of(1000, 1000, 2)))?;
         }
         Ok(Self {
             random: Random::new(seed),
@@ -361,12 +362,11 @@ impl Life {
                 None => Input::Forbid(client, true),
             },
             2 => {
-                let (per_lock, total) = (self.random.below(4) as usize, self.random.below(8) as usize);
-                // It is only ever raised: no hold is revoked when it is lowered.
-                let holders = self.world.limits.holders_max;
-                Input::Limits(limits(per_lock, total, holders))
+                let [waiters_per_lock_max, waiters_max] = [4, 8].map(|max| self.random.below(max) as usize);
+                // How many may hold a lock is only ever raised: no hold is revoked when it is lowered.
+                Input::Limits(Limits { waiters_per_lock_max, waiters_max, ..self.world.limits })
             }
-            3 | 4 => Input::Limits(limits(1000, 1000, 1000)),
+            3 | 4 => Input::Limits(Limits::of(1000, 1000, 1000)),
             _ => Input::Writes(self.random.of(&[Writes::Refused, Writes::Paused])),
         }
     }

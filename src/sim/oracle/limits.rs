@@ -27,7 +27,7 @@ impl Oracle {
         let all = self.waiters.iter().enumerate().filter(|&(number, w)| number == waiter || !is_late(w));
         let wishes = all.map(|(_, w)| wish(w)).collect();
         let arrived = self.arrived.clone();
-        Scene { holds, wishes, arrived, holders_max: self.holders_max }.comes_true(ahead)
+        Scene { holds, wishes, arrived, holders_max: self.limits.holders_max }.comes_true(ahead)
     }
 
     /// Returns whether a lease has expired of an owner that holds a lock together with others. If more than two are

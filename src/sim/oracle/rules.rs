@@ -123,11 +123,13 @@ impl Oracle {
             }
         }
         for at in asked.keys.iter() {
-            if self.waiters.iter().filter(|waiter| waiter.keys.contains(at)).count() >= self.queue_max {
-                return Reply::Refused(Refusal::QueueIsFull(self.queue_max));
+            if self.waiters.iter().filter(|waiter| waiter.keys.contains(at)).count()
+                >= self.limits.waiters_per_lock_max
+            {
+                return Reply::Refused(Refusal::QueueIsFull(self.limits.waiters_per_lock_max));
             }
-            if self.stands() + asked.keys.len() > self.waiters_max {
-                return Reply::Refused(Refusal::ServerIsFull(self.waiters_max));
+            if self.stands() + asked.keys.len() > self.limits.waiters_max {
+                return Reply::Refused(Refusal::ServerIsFull(self.limits.waiters_max));
             }
         }
         self.waiters.push(asked);

@@ -248,11 +248,7 @@ impl Server {
     }
 
     pub(crate) fn set_limits(&self, limits: Limits) {
-        let settings = &self.sim.shared().settings;
-        let Limits { waiters_per_lock_max, waiters_max, holders_max } = limits;
-        set_number(settings, "max-waiters-per-lock", waiters_per_lock_max as i64);
-        set_number(settings, "max-waiters", waiters_max as i64);
-        set_number(settings, "max-holders", holders_max as i64);
+        self.sim.shared().settings.set_limits(limits);
         events::settings_changed(&self.sim, true);
     }
 

@@ -72,11 +72,6 @@ impl Keys {
     }
 }
 
-/// The settings that the core applies. All tests build them here, so that a new one needs one place.
-pub(crate) const fn limits(waiters_per_lock_max: usize, waiters_max: usize, holders_max: usize) -> Limits {
-    Limits { waiters_per_lock_max, waiters_max, holders_max }
-}
-
 /// Everything that can happen to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Input {

@@ -6,12 +6,11 @@ use std::collections::BTreeMap;
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::deadlock::STEPS_MAX;
 use crate::lock::effect::{Change, Effects, Existing, Record, Step, Task};
-use crate::lock::table::{Acquired, Ask, Candidate, Decision, KeyRef, Refusal, Release, Table, Wait};
+use crate::lock::table::{Acquired, Ask, Candidate, Decision, KeyRef, Limits, Refusal, Release, Table, Wait};
 use crate::lock::tests::legacy::ask;
 use crate::lock::tests::lowered::Lowered;
 use crate::lock::tests::visits;
 use crate::lock::types::{Binding, COUNT_MAX, LockKey, Mode, Moment, Now, Token};
-use crate::sim::single::input::limits;
 
 const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
 const MORE: u32 = STEPS_MAX as u32 + 8;
@@ -26,7 +25,7 @@ impl World {
     fn new() -> Self {
         let mut table = Table::default();
         let many = 4 * STEPS_MAX;
-        table.set_limits(limits(many, many, many));
+        table.set_limits(Limits::of(many, many, many));
         Self { table, keys: BTreeMap::new() }
     }
 
@@ -99,7 +98,7 @@ fn a_reader_beyond_the_most_readers_waits_for_them() {
     for (readers_max, is_found) in [(1, true), (2, false)] {
         let mut world = World::new();
         let many = 4 * STEPS_MAX;
-        let limits = limits(many, many, readers_max);
+        let limits = Limits::of(many, many, readers_max);
         world.table.set_limits(limits);
         world.holds(1, 0, Mode::Shared);
         world.holds(2, 1, Mode::Exclusive);

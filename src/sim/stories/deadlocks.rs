@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use crate::lock::deadlock::STEPS_MAX;
 use crate::lock::effect::{Change, Effects, Existing, LockId};
-use crate::lock::table::{Acquired, Decision, KeyRef, Refusal, Table};
+use crate::lock::table::{Acquired, Decision, KeyRef, Limits, Refusal, Table};
 use crate::lock::tests::legacy::ask;
 use crate::lock::tests::lowered::Lowered;
 use crate::lock::tests::random::Random;
 use crate::lock::tests::visits;
 use crate::lock::types::{LockKey, Mode, Moment, Now};
 use crate::sim::checkers::judge::Judge;
-use crate::sim::single::input::{How, Input, Keys, Reply, limits};
+use crate::sim::single::input::{How, Input, Keys, Reply};
 use crate::sim::single::server::{At, Name};
 use crate::sim::single::world::World;
 
@@ -229,7 +229,7 @@ fn requests_for_the_same_many_locks_do_not_look_through_each_other() {
     let names: Vec<usize> = (0..NAMES).collect();
     let mut graph = Graph::default();
     let many = 1_000 * NAMES;
-    graph.table.set_limits(limits(many, many, 1));
+    graph.table.set_limits(Limits::of(many, many, 1));
     assert!(matches!(graph.acquire_all(&names, 0), Acquired::Granted(_)));
     for owner in 1..=900 {
         let (visits, reply) = graph.visits(|graph| graph.acquire_all(&names, owner));

@@ -29,9 +29,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::lock::codec::SavedLock;
+use crate::lock::table::Limits;
 use crate::lock::types::Token;
 use crate::sim::checkers::judge::Judge;
-use crate::sim::single::input::{How, InFlight, Input, Outcome, Reply, limits};
+use crate::sim::single::input::{How, InFlight, Input, Outcome, Reply};
 use crate::sim::single::server::{Key, Lazy, Name};
 use crate::sim::single::world::World;
 use crate::sim::stories::wording::{Words, answered, awaited, held, published, stands, told, waits};
@@ -150,7 +151,7 @@ impl Story {
             "limits" => {
                 let (per_lock, total) = (words.size()?, words.size()?);
                 let holders = if words.is_at_end() { 10_000 } else { words.size()? };
-                Input::Limits(limits(per_lock, total, holders))
+                Input::Limits(Limits::of(per_lock, total, holders))
             }
             "writes" => Input::Writes(words.writes()?),
             "elsewhere" => Input::Elsewhere(words.at()?, true),

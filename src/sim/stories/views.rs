@@ -1,10 +1,10 @@
 //! The server's queries of the table, and its calls at the start and end of its life: each in isolation.
 
 use crate::lock::effect::{Effects, Event, Existing, LockId, Task};
-use crate::lock::table::{Decision, KeyRef, Notice, Possession, Refusal, Renewal, Table};
+use crate::lock::table::{Decision, KeyRef, Limits, Notice, Possession, Refusal, Renewal, Table};
 use crate::lock::tests::lowered::Lowered;
 use crate::lock::types::{Binding, ClientId, Mode, Moment, Token};
-use crate::sim::single::input::{How, Input, Keys, Reply, limits};
+use crate::sim::single::input::{How, Input, Keys, Reply};
 use crate::sim::single::server::{At, Lazy};
 use crate::sim::single::world::World;
 
@@ -288,7 +288,7 @@ fn a_value_without_a_hold_is_forgotten_at_once_and_no_other_one() -> Result<(), 
 #[test]
 fn more_holders_are_let_in_as_soon_as_there_may_be_more() -> Result<(), String> {
     let shared = How::of(Mode::Shared);
-    let limit = |holders| Input::Limits(limits(10, 10, holders));
+    let limit = |holders| Input::Limits(Limits::of(10, 10, holders));
     let holders = |world: &World| world.server.table().holds();
     let mut world = after(&[
         limit(2),
