@@ -5,7 +5,7 @@ use super::at_key::{self, Opened, apply, go_on, internal_error, invalid, try_at_
 use super::clients::Reply;
 use super::first_use::refuses_for_eviction;
 use super::server::{MINTED_OWNER_BYTES, Part, Server};
-use super::{answers, confirm, several, work};
+use super::{answers, confirm, work};
 use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::Bounds;
 use crate::command::{error, macquire};
@@ -266,7 +266,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         Err(error) => return invalid(server, &error),
     };
     if !server.sees_all_keys()
-        && let Some(reason) = several::refusal(server, names)
+        && let Some(reason) = at_key::refusal_of_keys(server, names)
     {
         return server.reply(Part::Error(reason));
     }
@@ -300,7 +300,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
     };
     let mut admission = Admission::of_command(server);
     let mut is_parked = false;
-    let reply = several::at_all(
+    let reply = at_key::at_all(
         server,
         names,
         true,
@@ -335,7 +335,7 @@ pub fn apply_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
     let step = |table: &mut Table, refs: &[KeyRef<'_>], fx: &mut [Effects]| {
         ((), table.apply_acquire_many(now.boot, refs, &granted, fx))
     };
-    match several::at_all(server, names, false, step, |()| ()) {
+    match at_key::at_all(server, names, false, step, |()| ()) {
         Some(()) => server.reply(Part::Ok),
         None => internal_error(server),
     }

@@ -9,7 +9,7 @@ use super::admission::Admission;
 use super::at_key::{self, Opened, apply, ask, go_on, internal_error, invalid, try_at_once};
 use super::clients::Reply;
 use super::server::{Part, Server, To};
-use super::{confirm, first_use, legacy, several};
+use super::{confirm, first_use, legacy};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
 use crate::command::{exec, fence, internal, release, renew};
@@ -212,7 +212,7 @@ fn refusal_of_keys<'a, S: Server>(
     }
     let keys = server.keys_of(words).into_iter().filter_map(|at| words.get(at).copied());
     let names: Vec<_> = std::iter::once(lock).chain(keys).collect();
-    several::refusal(server, &names)
+    at_key::refusal_of_keys(server, &names)
 }
 
 #[inline(always)]

@@ -33,7 +33,6 @@ pub mod quarantine;
 pub mod sent;
 pub mod server;
 pub mod settings;
-pub mod several;
 pub mod shared;
 pub mod state;
 pub mod step;

@@ -9,7 +9,7 @@
 use super::admission::Admission;
 use super::clients::REPLIES_PER_TURN;
 use super::server::{Fact, Key, Server, To, Whose};
-use super::{answers, confirm, leaving, legacy, outbox, quarantine, several, step, sweep, work};
+use super::{answers, at_key, confirm, leaving, legacy, outbox, quarantine, step, sweep, work};
 use crate::command::slot;
 use crate::lock::effect::{Answer, Change, Effects, Record, Task, WaiterId};
 use crate::lock::table::{Candidate, KeyRef, Table};
@@ -348,7 +348,7 @@ fn at_all<S: Server>(server: &S, now: Now, request: WaiterId, admission: &mut Ad
         let mut admission = |who: Candidate<'_>| admission.admit(who);
         ((), table.settle_many(now, request, refs, &mut admission, fx))
     };
-    let _ = several::at_all(server, &names, true, decide, |()| ());
+    let _ = at_key::at_all(server, &names, true, decide, |()| ());
 }
 
 /// The lease of a hold runs otherwise than readers know.

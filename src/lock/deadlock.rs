@@ -12,18 +12,32 @@
 //! beyond the bound can come true. So it does not find a longer cycle, and reports none that is not there.
 
 mod cycle;
-mod effort;
-mod usual;
 
 use std::ops::Range;
 
 use hashbrown::HashMap;
 
-pub use self::effort::STEPS_MAX;
-use self::usual::{lock_of, may_close_one};
 use super::locks::{LockId, Locks};
-use super::queue::{Queues, Waiter, WaiterId};
+use super::lowered;
+use super::queue::{Queue, Queues, Waiter, WaiterId};
+#[cfg(test)]
+use super::tests::visits::count;
+use super::tuning::TUNING;
 use super::types::{LockKeyBuf, Mode, Moment, OwnerBuf};
+
+/// The most holders and requests that are examined for one request that is about to wait.
+pub const STEPS_MAX: usize = 4096;
+
+/// Returns whether a search stops that has examined `steps` holders and requests. A test may let it end
+/// earlier.
+fn is_spent(steps: usize) -> bool {
+    lowered::is_search_spent(steps, STEPS_MAX)
+}
+
+/// Counts visits; only tests do.
+#[cfg(not(test))]
+#[inline(always)]
+const fn count(_visits: usize) {}
 
 /// One wait of a cycle.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -149,7 +163,7 @@ impl<'a> Graph<'a> {
         if let Some(&known) = self.by_first_entry.get(&first_entry) {
             return Some(known);
         }
-        if effort::is_spent(self.steps) {
+        if is_spent(self.steps) {
             return None;
         }
         let number = self.requests.len();
@@ -213,7 +227,7 @@ impl<'a> Graph<'a> {
             Some(multi) => {
                 for &entry in &multi.entries {
                     self.steps += usize::from(entry != first_entry);
-                    if effort::is_spent(self.steps) {
+                    if is_spent(self.steps) {
                         break;
                     }
                     self.look_at(number, entry);
@@ -235,7 +249,7 @@ impl<'a> Graph<'a> {
 
     /// Finds the conditions of a request in one queue.
     fn look_at(&mut self, request: usize, entry: WaiterId) {
-        effort::count(1);
+        count(1);
         let Scope { queues, locks, now, holders_max, .. } = self.scope;
         let Some(waiter) = queues.waiter(entry) else {
             return;
@@ -265,7 +279,7 @@ impl<'a> Graph<'a> {
             _ => false,
         };
         let (begin, owners) = (self.blockers.len(), queues.waiting_owners());
-        if owners < locks.holders_of(lock) && !effort::is_spent(self.steps + owners) {
+        if owners < locks.holders_of(lock) && !is_spent(self.steps + owners) {
             // Not all of the holders wait.
             if !is_any {
                 self.look_at_waiting_holders(lock);
@@ -275,8 +289,8 @@ impl<'a> Graph<'a> {
         }
         for (_, hold) in locks.holders(lock) {
             self.steps += 1;
-            effort::count(1);
-            let is_beyond = effort::is_spent(self.steps);
+            count(1);
+            let is_beyond = is_spent(self.steps);
             let can_go = is_beyond || hold.is_over(now);
             match if can_go { None } else { self.owner(&hold.owner()) } {
                 Some(owner) => self.blockers.push(Blocker::Owner(owner)),
@@ -294,7 +308,7 @@ impl<'a> Graph<'a> {
     fn look_at_waiting_holders(&mut self, lock: LockId) {
         let Scope { queues, locks, now, .. } = self.scope;
         self.steps += queues.waiting_owners();
-        effort::count(queues.waiting_owners());
+        count(queues.waiting_owners());
         let holding = |owner: &'a [u8]| {
             let (_, hold) = locks.hold_of(lock, owner).filter(|(_, hold)| !hold.is_over(now))?;
             Some((hold.token(), owner))
@@ -325,11 +339,11 @@ impl<'a> Graph<'a> {
         let mut must_look = waiter.request.mode == Mode::Shared;
         let mut at = self.scope.queues.ahead(entry);
         while (notes || must_look)
-            && !effort::is_spent(self.steps)
+            && !is_spent(self.steps)
             && let Some((id, other)) = at.and_then(|id| Some((id, self.scope.queues.waiter(id)?)))
         {
             self.steps += 1;
-            effort::count(1);
+            count(1);
             if !self.is_left_out(id) {
                 if other.request.mode == Mode::Exclusive {
                     (is_behind_exclusive, must_look) = (true, false);
@@ -351,7 +365,7 @@ impl<'a> Graph<'a> {
         let mut free: Vec<usize> =
             (0..self.requests.len()).filter(|&number| self.requests[number].unmet == 0).collect();
         while let Some(number) = free.pop() {
-            effort::count(1);
+            count(1);
             held_up.of(number).iter().for_each(|&condition| self.meet(condition, &mut free));
             if let Some(owner) = self.requests[number].owner
                 && !std::mem::replace(&mut self.owners[owner].can_go_on, true)
@@ -364,7 +378,7 @@ impl<'a> Graph<'a> {
 
     /// Takes one of the blockers of a condition out of the way.
     fn meet(&mut self, condition: usize, free: &mut Vec<usize>) {
-        effort::count(1);
+        count(1);
         let condition = &mut self.conditions[condition];
         if condition.unmet == 0 {
             return;
@@ -396,7 +410,7 @@ impl<'a> Graph<'a> {
         let (mut next, mut conditions) = (ends.clone(), vec![0; self.blockers.len()]);
         for (number, condition) in self.conditions.iter().enumerate() {
             for &blocker in &self.blockers[condition.blockers.clone()] {
-                effort::count(1);
+                count(1);
                 let at = &mut next[node(blocker)];
                 conditions[*at] = number;
                 *at += 1;
@@ -417,4 +431,31 @@ impl HeldUp {
     fn of(&self, node: usize) -> &[usize] {
         &self.conditions[self.ends[node]..self.ends[node + 1]]
     }
+}
+
+/// The lock that a queue waits for, if its number still belongs to a hold at this key.
+fn lock_of(queue: &Queue, locks: &Locks) -> Option<LockId> {
+    let lock_key = queue.lock_key.as_key();
+    queue.lock.filter(|&lock| {
+        let newest = locks.newest_hold(lock).and_then(|(holder, _)| locks.get(holder));
+        newest.is_some_and(|lock| lock.is_at(lock_key))
+    })
+}
+
+/// The usual case, at little cost: the holder of the lock waits for nothing.
+fn may_close_one(queues: &Queues, locks: &Locks, waiter: WaiterId) -> bool {
+    const HOLDERS_LOOKED_AT: usize = TUNING.holders_looked_at;
+    let Some(waiter) = queues.waiter(waiter) else {
+        return false;
+    };
+    let Some(queue) = queues.queue(waiter.queue).filter(|queue| queue.multis == 0) else {
+        return true;
+    };
+    let Some(lock) = lock_of(queue, locks) else {
+        return false;
+    };
+    if locks.holders_of(lock) > HOLDERS_LOOKED_AT {
+        return true;
+    }
+    locks.holders(lock).any(|(_, hold)| queues.all_of_owner(&hold.owner()).next().is_some())
 }

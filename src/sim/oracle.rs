@@ -4,7 +4,6 @@
 //! outcome of a step: which of several grants got which token, and whether the core examined a queue for which nothing
 //! was freed. Tokens and grants are checked. [`crate::sim::oracle::rules`] has the requests of clients.
 
-pub(crate) mod limits;
 pub(crate) mod pumped;
 pub(crate) mod rules;
 

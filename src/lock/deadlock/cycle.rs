@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Blocker, Edge, Graph, Link, effort};
+use super::{Blocker, Edge, Graph, Link, count};
 
 impl Graph<'_> {
     /// The shortest way, of those that the search has seen, from a wait that cannot end to itself. If there is none, the
@@ -16,7 +16,7 @@ impl Graph<'_> {
             && let Some(from) = reached.pop_front()
         {
             for edge in self.edges(from) {
-                effort::count(1);
+                count(1);
                 let mut reach = |to: usize| {
                     if came_by[to].is_none() {
                         came_by[to] = Some((from, edge));
@@ -49,7 +49,7 @@ impl Graph<'_> {
         let (mut path, mut request): (Vec<Edge>, usize) = (Vec::new(), start);
         let mut place_of: Vec<Option<usize>> = vec![None; self.requests.len()];
         while place_of[request].is_none() {
-            effort::count(1);
+            count(1);
             let Some(edge) = self.edges(request).next() else {
                 break;
             };
