@@ -1,6 +1,6 @@
 //! Ends by time or from outside: leases, keys that were removed.
 
-use super::outbox::{Detached, Entry, Notice};
+use super::outbox::{Detached, Notice};
 use super::state::Table;
 use super::terms::{Admission, KeyRef};
 use crate::lock::effect::{Effects, Event, Existing, LockId, Record, Step, Task};
@@ -252,7 +252,7 @@ impl Table {
         let token = self.locks.holders(id).next().map(|(_, hold)| hold.token());
         self.locks.detach(id);
         let detached = Detached { lock_key, then: now, is_ours, expired: 0, broken: 0, token };
-        self.outbox.entries.push_back(Entry::Detached(Box::new(detached)));
+        self.outbox.push_detached(detached);
     }
 }
 

@@ -1,11 +1,9 @@
 //! What is to be published and was not yet: how it comes into the [outbox](super::outbox), and out of it.
 
-use super::noted::next_of;
-use super::outbox::{Detached, Entry, Notice};
+use super::outbox::Notice;
 use super::state::Table;
 use crate::lock::effect::{Event, LockId};
-use crate::lock::locks::{Gone, Locks};
-use crate::lock::stats::Stats;
+use crate::lock::locks::Gone;
 use crate::lock::tuning::TUNING;
 use crate::lock::types::{LockKey, Moment};
 
@@ -32,55 +30,18 @@ impl Table {
         let notice = |gone: &Gone<'_>, event| {
             Some(Notice { lock_key: gone.lock.lock_key()?, event, broken: (0, None) })
         };
-        self.next_of_flushed(notice).or_else(|| self.next_entry())
+        self.outbox
+            .next_of_flushed(&mut self.stats, notice)
+            .or_else(|| self.outbox.next_entry(&mut self.locks, &mut self.stats))
     }
 
     /// The next event to publish where no client listens, as [`Self::next_notice`]. It leaves out the name of each
     /// lock that was flushed, for a name takes longer to write out than all else.
     pub fn next_unheard(&mut self) -> Option<Option<Event>> {
-        if let Some(step) = self.next_of_flushed(|_, event| Some(event)) {
+        if let Some(step) = self.outbox.next_of_flushed(&mut self.stats, |_, event| Some(event)) {
             return Some(step);
         }
-        Some(self.next_entry()?.map(|notice| notice.event))
-    }
-
-    /// Ends the next of the locks that were flushed, and reports that as `tell` does. `None`: these are not next.
-    fn next_of_flushed<R>(&mut self, tell: impl FnOnce(&Gone<'_>, Event) -> Option<R>) -> Option<Option<R>> {
-        self.outbox.ends_with_flush = false;
-        let aside = self.outbox.asides.front_mut().filter(|aside| aside.before.is_empty())?;
-        let Some(then) = aside.then else {
-            self.outbox.silent.extend(next_of(&mut self.outbox.asides).map(|aside| aside.going));
-            return Some(None);
-        };
-        let stats = &mut self.stats;
-        let step = aside.going.take_one(|gone| {
-            let (is_told, event) = end_of(gone, then, stats);
-            (is_told, event.and_then(|event| tell(gone, event)))
-        });
-        if step.is_none() {
-            drop(next_of(&mut self.outbox.asides));
-        }
-        Some(step.flatten().flatten())
-    }
-
-    /// The next entry in the order of events, but for locks that were flushed. At last, memory is given back.
-    fn next_entry(&mut self) -> Option<Option<Notice>> {
-        let (entries, locks) = match self.outbox.asides.front_mut() {
-            Some(aside) => (&mut aside.before, aside.going.locks_mut()),
-            None => (&mut self.outbox.entries, &mut self.locks),
-        };
-        if let Some(Entry::Detached(detached)) = entries.front_mut()
-            && let Some(step) = detached.next(locks, &mut self.stats)
-        {
-            return Some(step);
-        }
-        let notice = match next_of(entries) {
-            Some(Entry::Notice(notice)) => Some(notice),
-            Some(Entry::Detached(detached)) => detached.end(),
-            None => return self.next_silent(),
-        };
-        self.stats.broken += notice.as_ref().map_or(0, |notice| notice.broken.0);
-        Some(notice)
+        Some(self.outbox.next_entry(&mut self.locks, &mut self.stats)?.map(|notice| notice.event))
     }
 
     /// A lock of which a notice says that it was broken has left with its slot: it is not counted.
@@ -89,21 +50,14 @@ impl Table {
         self.stats.left += notice.broken.0;
     }
 
-    fn next_silent(&mut self) -> Option<Option<Notice>> {
-        let silent = self.outbox.silent.front_mut()?;
-        if silent.take_one(|_| (false, ())).is_none() {
-            self.outbox.silent.pop_front();
-        }
-        Some(None)
-    }
-
     /// These databases (all, if `None`) are being emptied: no hold in them is left from here on, and the waiters there
     /// are next. The server frees the values later, perhaps on a thread of its own, and whatever number comes with one
     /// finds nothing. `is_ours` says that this server decides, and so counts and publishes what is broken by that.
     pub fn flushed(&mut self, now: Moment, db: Option<u32>, is_ours: bool) {
-        self.outbox.ends_with_flush = false;
+        self.outbox.note_flush(false);
         if db.is_none_or(|db| self.locks.are_all_in(|other| other == db)) {
-            self.outbox.ends_with_flush = self.set_all_aside(now, is_ours) && is_ours;
+            let is_told = self.set_all_aside(now, is_ours) && is_ours;
+            self.outbox.note_flush(is_told);
             if db.is_none() {
                 self.epochs_then = self.epochs;
             }
@@ -120,7 +74,7 @@ impl Table {
             return;
         }
         let is_concerned = |db: u32| db == a || db == b;
-        self.outbox.ends_with_flush = false;
+        self.outbox.note_flush(false);
         let epochs = self.epochs.wrapping_sub(self.epochs_then);
         if epochs < EPOCHS_WITH_VALUES_MAX && self.locks.are_all_in(is_concerned) {
             self.set_all_aside(now, is_ours);
@@ -148,8 +102,7 @@ impl Table {
     /// A data set begins to load. What was thrown away for it, a moment ago, was not broken (DEBUG RELOAD): the locks
     /// come back. And what is loaded needs the memory.
     pub fn begin_load(&mut self) {
-        self.stats.broken -= self.outbox.take_back_flush() as u64;
-        self.outbox.silent.clear();
+        self.stats.broken -= self.outbox.begin_load() as u64;
         self.clock.begin_load();
     }
 
@@ -157,51 +110,6 @@ impl Table {
     pub fn keep_known(&self, numbers: &mut Vec<LockId>) {
         numbers.retain(|&id| self.locks.may_know(id));
     }
-}
-
-impl Detached {
-    /// Lets the next holder go. Returns the event of that. `None`: there is no other one.
-    fn next(&mut self, locks: &mut Locks, stats: &mut Stats) -> Option<Option<Notice>> {
-        if self.expired == 0 && !self.take_one(locks, stats) {
-            return None;
-        }
-        let is_expired = self.expired > 0 && self.is_ours;
-        self.expired = self.expired.saturating_sub(1);
-        let notice = |lock_key| Notice { lock_key, event: Event::Expired, broken: (0, None) };
-        Some(is_expired.then(|| notice(self.lock_key.clone())))
-    }
-
-    /// The event when all its holders are let go: that it was broken, if it was.
-    fn end(self) -> Option<Notice> {
-        let Self { lock_key, is_ours, broken, token, .. } = self;
-        (broken > 0 && is_ours).then_some(Notice { lock_key, event: Event::Broken, broken: (broken, token) })
-    }
-
-    /// Lets a holder go, and counts what its hold came to. Returns whether there was one.
-    fn take_one(&mut self, locks: &mut Locks, stats: &mut Stats) -> bool {
-        let Some((ended, is_over)) = locks.take_detached(self.then) else {
-            return false;
-        };
-        self.expired += usize::from(is_over);
-        self.broken += u64::from(!is_over);
-        if self.is_ours {
-            stats.holds.add(ended.held_ms);
-            stats.expirations += u64::from(is_over);
-        }
-        true
-    }
-}
-
-/// Counts a hold that went with its lock, and says what to publish. That is the end of its lease, if that was over,
-/// or else that the lock was broken, once for all who held it.
-fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Event>) {
-    stats.holds.add(gone.hold.held_ms(then));
-    if gone.hold.is_over(then) {
-        stats.broken -= 1;
-        stats.expirations += 1;
-        return (false, Some(Event::Expired));
-    }
-    (true, gone.is_first.then_some(Event::Broken))
 }
 
 #[cfg(test)]
@@ -233,7 +141,7 @@ mod tests {
             }
             assert!(!table.has_notices() && table.next_notice().is_none() && !table.has_tasks());
             // Room for a few is kept for the next ones.
-            assert_eq!(table.outbox.entries.capacity() == 0, count > KEPT);
+            assert_eq!(table.outbox.room() == 0, count > KEPT);
         }
     }
 

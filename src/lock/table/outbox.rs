@@ -11,8 +11,10 @@
 
 use std::collections::VecDeque;
 
+use super::noted::next_of;
 use crate::lock::effect::Event;
-use crate::lock::locks::{Going, Locks};
+use crate::lock::locks::{Going, Gone, Locks};
+use crate::lock::stats::Stats;
 use crate::lock::types::{LockKeyBuf, Moment, Token};
 
 /// Something to be published.
@@ -28,7 +30,7 @@ pub struct Notice {
 }
 
 /// An entry of an outbox.
-pub(super) enum Entry {
+enum Entry {
     Notice(Notice),
     /// A lock that very many held.
     Detached(Box<Detached>),
@@ -50,25 +52,25 @@ pub(super) struct Detached {
 }
 
 /// All locks of a set that is gone.
-pub(super) struct Aside {
+struct Aside {
     /// The events that come before. The detached locks among it are of this set.
-    pub(super) before: VecDeque<Entry>,
-    pub(super) going: Going,
+    before: VecDeque<Entry>,
+    going: Going,
     /// When it went, if the ends of its holds are published.
-    pub(super) then: Option<Moment>,
+    then: Option<Moment>,
 }
 
 /// See the [module](self).
 #[derive(Default)]
 pub(super) struct Outbox {
     /// The locks whose events come before the entries.
-    pub(super) asides: VecDeque<Aside>,
+    asides: VecDeque<Aside>,
     /// The detached locks among them are of the set that is in use.
-    pub(super) entries: VecDeque<Entry>,
+    entries: VecDeque<Entry>,
     /// Locks that are gone, and of which nothing is published here.
-    pub(super) silent: VecDeque<Going>,
+    silent: VecDeque<Going>,
     /// The last events are those of the locks that the last flush ended.
-    pub(super) ends_with_flush: bool,
+    ends_with_flush: bool,
 }
 
 impl Outbox {
@@ -92,8 +94,75 @@ impl Outbox {
         }
     }
 
-    /// What the last flush has emptied was not broken, if nothing was noted since. Returns how many holds it had.
-    pub(super) fn take_back_flush(&mut self) -> usize {
+    /// The holders of this lock are let go one by one.
+    pub(super) fn push_detached(&mut self, detached: Detached) {
+        self.entries.push_back(Entry::Detached(Box::new(detached)));
+    }
+
+    /// The last events are, or are not, those of the locks that the last flush ended.
+    pub(super) const fn note_flush(&mut self, is_last: bool) {
+        self.ends_with_flush = is_last;
+    }
+
+    /// Ends the next of the locks that were flushed, and reports that as `tell` does. `None`: these are not next.
+    pub(super) fn next_of_flushed<R>(
+        &mut self,
+        stats: &mut Stats,
+        tell: impl FnOnce(&Gone<'_>, Event) -> Option<R>,
+    ) -> Option<Option<R>> {
+        self.ends_with_flush = false;
+        let aside = self.asides.front_mut().filter(|aside| aside.before.is_empty())?;
+        let Some(then) = aside.then else {
+            self.silent.extend(next_of(&mut self.asides).map(|aside| aside.going));
+            return Some(None);
+        };
+        let step = aside.going.take_one(|gone| {
+            let (is_told, event) = end_of(gone, then, stats);
+            (is_told, event.and_then(|event| tell(gone, event)))
+        });
+        if step.is_none() {
+            drop(next_of(&mut self.asides));
+        }
+        Some(step.flatten().flatten())
+    }
+
+    /// The next entry in the order of events, but for locks that were flushed. At last, memory is given back.
+    pub(super) fn next_entry(&mut self, locks: &mut Locks, stats: &mut Stats) -> Option<Option<Notice>> {
+        let (entries, locks) = match self.asides.front_mut() {
+            Some(aside) => (&mut aside.before, aside.going.locks_mut()),
+            None => (&mut self.entries, locks),
+        };
+        if let Some(Entry::Detached(detached)) = entries.front_mut()
+            && let Some(step) = detached.next(locks, stats)
+        {
+            return Some(step);
+        }
+        let notice = match next_of(entries) {
+            Some(Entry::Notice(notice)) => Some(notice),
+            Some(Entry::Detached(detached)) => detached.end(),
+            None => return self.next_silent(),
+        };
+        stats.broken += notice.as_ref().map_or(0, |notice| notice.broken.0);
+        Some(notice)
+    }
+
+    fn next_silent(&mut self) -> Option<Option<Notice>> {
+        let silent = self.silent.front_mut()?;
+        if silent.take_one(|_| (false, ())).is_none() {
+            self.silent.pop_front();
+        }
+        Some(None)
+    }
+
+    /// A data set begins to load: gives back the memory of locks of which nothing is published. What the last flush has
+    /// emptied was not broken, if nothing was noted since. Returns how many holds it had.
+    pub(super) fn begin_load(&mut self) -> usize {
+        let holds = self.take_back_flush();
+        self.silent.clear();
+        holds
+    }
+
+    fn take_back_flush(&mut self) -> usize {
         let is_last = std::mem::take(&mut self.ends_with_flush) && self.entries.is_empty();
         let Some(mut flushed) = is_last.then(|| self.asides.pop_back()).flatten() else {
             return 0;
@@ -120,6 +189,57 @@ impl Outbox {
     pub(super) fn is_empty(&self) -> bool {
         self.is_published() && self.silent.is_empty()
     }
+
+    /// The number of entries for which there is room.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.entries.capacity()
+    }
+}
+
+impl Detached {
+    /// Lets the next holder go. Returns the event of that. `None`: there is no other one.
+    fn next(&mut self, locks: &mut Locks, stats: &mut Stats) -> Option<Option<Notice>> {
+        if self.expired == 0 && !self.take_one(locks, stats) {
+            return None;
+        }
+        let is_expired = self.expired > 0 && self.is_ours;
+        self.expired = self.expired.saturating_sub(1);
+        let notice = |lock_key| Notice { lock_key, event: Event::Expired, broken: (0, None) };
+        Some(is_expired.then(|| notice(self.lock_key.clone())))
+    }
+
+    /// The event when all its holders are let go: that it was broken, if it was.
+    fn end(self) -> Option<Notice> {
+        let Self { lock_key, is_ours, broken, token, .. } = self;
+        (broken > 0 && is_ours).then_some(Notice { lock_key, event: Event::Broken, broken: (broken, token) })
+    }
+
+    /// Lets a holder go, and counts what its hold came to. Returns whether there was one.
+    fn take_one(&mut self, locks: &mut Locks, stats: &mut Stats) -> bool {
+        let Some((ended, is_over)) = locks.take_detached(self.then) else {
+            return false;
+        };
+        self.expired += usize::from(is_over);
+        self.broken += u64::from(!is_over);
+        if self.is_ours {
+            stats.holds.add(ended.held_ms);
+            stats.expirations += u64::from(is_over);
+        }
+        true
+    }
+}
+
+/// Counts a hold that went with its lock, and says what to publish. That is the end of its lease, if that was over,
+/// or else that the lock was broken, once for all who held it.
+fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Event>) {
+    stats.holds.add(gone.hold.held_ms(then));
+    if gone.hold.is_over(then) {
+        stats.broken -= 1;
+        stats.expirations += 1;
+        return (false, Some(Event::Expired));
+    }
+    (true, gone.is_first.then_some(Event::Broken))
 }
 
 #[cfg(test)]
