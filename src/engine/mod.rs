@@ -3,7 +3,7 @@
 //! The engine is safe, and knows no server but as a [`server::Server`]. It is the only way into the core: for commands,
 //! for what the server tells of itself, and for time that has passed. All that runs on one thread.
 //!
-//! * [`commands`], [`acquire`], [`describe`]: a command each; [`at_key`], [`several`]: its step at its key or keys.
+//! * [`commands`], [`acquire`], [`describe`]: a command each; [`at_key`]: its step at its key or keys.
 //! * [`step`]: carries out what a step decided; [`outbox`]: what is published, in its order.
 //! * [`events`], [`values`], [`legacy`]: what the server tells.
 //! * [`work`]: all that makes work for the pump does it here; [`pump`]: does it; [`sweep`]: what no event tells of.
