@@ -79,14 +79,25 @@ func (c *core) version(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	fields, _ := got.reply.(map[string]any)
-	for _, each := range rows(fields["modules"]) {
-		if each["name"] == "redislock" {
-			version := number(each["ver"]) // 300 is 0.3.0
-			return fmt.Sprintf("%d.%d.%d", version/10_000, version/100%100, version%100), nil
-		}
+	if version := moduleVersion(got.reply); version != 0 {
+		return shownVersion(version), nil
 	}
 	return "", errorOf("ERR unknown command LOCK.ACQUIRE")
+}
+
+// moduleVersion is that of the module in the reply to HELLO: 0 without a module.
+func moduleVersion(hello any) int64 {
+	fields, _ := hello.(map[string]any)
+	for _, each := range rows(fields["modules"]) {
+		if each["name"] == "redislock" {
+			return number(each["ver"])
+		}
+	}
+	return 0
+}
+
+func shownVersion(version int64) string {
+	return fmt.Sprintf("%d.%d.%d", version/10_000, version/100%100, version%100)
 }
 
 func number(field any) int64 {

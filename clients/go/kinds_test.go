@@ -1,8 +1,10 @@
 package redislock_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -252,6 +254,46 @@ func TestArgumentsAreChecked(t *testing.T) {
 	}
 	if _, err := redislock.New(redislock.Servers{Addrs: []string{"a:1", "b:1"}}); !errors.Is(err, redislock.ErrInvalid) {
 		t.Error(err)
+	}
+}
+
+// An oldConn is a connection to a server whose module says version 209, which is 0.2.9, where it says 300.
+type oldConn struct {
+	net.Conn
+	from *bufio.Reader
+}
+
+func (c *oldConn) Read(to []byte) (int, error) {
+	line, err := c.from.ReadString('\n')
+	return copy(to, strings.Replace(line, ":300\r\n", ":209\r\n", 1)), err
+}
+
+func TestAModuleThatIsTooOldIsLoggedOnceForAServer(t *testing.T) {
+	log := &journal{}
+	logged := redislock.WithLogger(slog.New(slog.NewTextHandler(log, nil)))
+	if version, err := open(t, logged).Ping(background); err != nil || version != "0.3.0" || log.count("is version") != 0 {
+		t.Fatalf("%q, %v, %q", version, err, log.lines)
+	}
+	var made []net.Conn
+	dial := func(ctx context.Context, network, at string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, at)
+		made = append(made, conn)
+		return &oldConn{conn, bufio.NewReader(conn)}, err
+	}
+	locks, err := redislock.New(redislock.Servers{Addrs: []string{address}, Dial: dial}, logged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locks.Close(background)
+	for range 2 {
+		if version, err := locks.Ping(background); err != nil || version != "0.2.9" {
+			t.Fatalf("%q, %v", version, err)
+		}
+		made[len(made)-1].Close() //nolint:errcheck // the library closes it, too
+	}
+	sentence := "the module redislock on " + address + " is version 0.2.9, and this client needs 0.3.0 or later: upgrade the module"
+	if len(made) < 2 || log.count("is version") != 1 || log.count("level=WARN", sentence) != 1 {
+		t.Fatalf("%d connections, %q", len(made), log.lines)
 	}
 }
 

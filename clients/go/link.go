@@ -56,8 +56,10 @@ type call struct {
 type link struct {
 	number  uint64
 	address string
-	conn    net.Conn
-	born    moment
+	// module is the version of the server's module: 0 without one.
+	module int64
+	conn   net.Conn
+	born   moment
 	// onChange hears which locks have changed: nil for any, as when the connection ended and nobody knows what was missed.
 	onChange func(names []any)
 	// givenUp tells that a reply did not come in time, served that the server did what only a primary does, and told
@@ -146,8 +148,10 @@ func (l *link) greet(ctx context.Context, user, password string, db int) *failur
 		requests = append(requests, []string{"CLIENT", "TRACKING", "ON"})
 	}
 	for _, words := range requests {
-		_, failed := l.ask(ctx, attemptTime, words)
+		reply, failed := l.ask(ctx, attemptTime, words)
 		switch {
+		case failed == nil && words[0] == "HELLO":
+			l.module = moduleVersion(reply)
 		case failed == nil && words[0] == "CLIENT":
 			l.told.Store(true)
 		case failed == nil || failed.refused && words[0] == "CLIENT": // it may not be told

@@ -61,6 +61,9 @@ const (
 	nap = time.Second
 
 	slots = 16384
+
+	// moduleVersionMin is the oldest module that has all that this library asks for, as HELLO tells it: 300 is 0.3.0.
+	moduleVersionMin = 300
 )
 
 // sure is for how long a hold of this lease may count on it, from before its request was sent.

@@ -69,8 +69,10 @@ type door struct {
 	// tries counts connections since the server did what only a primary does; hasServed tells whether it ever did.
 	tries     atomic.Int32
 	hasServed atomic.Bool
-	link      atomic.Pointer[link]
-	failed    atomic.Pointer[failure]
+	// isOutdated tells that it was logged that the module of this server is too old.
+	isOutdated atomic.Bool
+	link       atomic.Pointer[link]
+	failed     atomic.Pointer[failure]
 }
 
 func (d *door) ready() *link {
@@ -384,6 +386,11 @@ func (s *servers) connectTo(d *door, address string) (*link, *failure) {
 	d.failed.Store(failed)
 	if failed != nil {
 		return nil, failed
+	}
+	// One that is missing is reported by the first request.
+	if l.module != 0 && l.module < moduleVersionMin && !d.isOutdated.Swap(true) {
+		s.log.Warn(fmt.Sprintf("redislock: the module redislock on %s is version %s, and this client needs %s or later: upgrade the module",
+			address, shownVersion(l.module), shownVersion(moduleVersionMin)))
 	}
 	d.link.Store(l)
 	if s.ctx.Err() != nil {

@@ -219,9 +219,9 @@ final class Core {
     /** Asks for the version of the module. */
     void version(BiConsumer<String, Problem> then) {
         request("redislock:ping", List.of("HELLO"), Clock.after(Clock.now(), 2 * Rules.ATTEMPT), (got, problem) -> {
-            String version = problem == null ? LockInfo.version(got.reply()) : null;
-            boolean isMissing = problem == null && version == null;
-            then.accept(version, isMissing ? Problem.of("ERR unknown command LOCK.ACQUIRE") : problem);
+            long version = problem == null ? LockInfo.version(got.reply()) : 0;
+            boolean isMissing = problem == null && version == 0;
+            then.accept(LockInfo.shown(version), isMissing ? Problem.of("ERR unknown command LOCK.ACQUIRE") : problem);
         });
     }
 

@@ -53,6 +53,8 @@ final class Link {
     /** Hears which names have changed: null for any, as after the end of the connection. */
     private final Consumer<List<?>> onChange;
     private final Servers.Config config;
+    /** The version of the server's module; 0 without one. */
+    long module;
     /** True if a reply did not come in time. */
     boolean givenUp;
     /** True if the server did what only a primary does. */
@@ -190,7 +192,9 @@ final class Link {
         }
         send(words, null, Rules.ATTEMPT, (reply, failed) -> {
             String first = words.get(0);
-            if (failed == null && first.equals("CLIENT")) {
+            if (failed == null && first.equals("HELLO")) {
+                module = LockInfo.version(reply);
+            } else if (failed == null && first.equals("CLIENT")) {
                 tracks = true;
             } else if (failed != null && failed.isRefused() && !first.equals("CLIENT")) {
                 boolean unknown = first.equals("HELLO") && (failed.text().startsWith("NOPROTO")

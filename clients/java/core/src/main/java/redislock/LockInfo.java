@@ -4,7 +4,6 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import org.jspecify.annotations.Nullable;
 
 /**
  * Who holds a lock and who waits for it.
@@ -50,15 +49,18 @@ public record LockInfo(String kind, int limit, List<Holder> holders, int holds, 
                 (int) number(fields.get("holds")), List.copyOf(queue), (int) number(fields.get("waiters")));
     }
 
-    /** Returns the version of the module in the answer to HELLO, as 0.3.0; null if the server has no such module. */
-    static @Nullable String version(Object hello) {
+    /** Returns the version of the module in the reply to HELLO; 0 if the server has no such module. */
+    static long version(Object hello) {
         for (Map<?, ?> module : rows(hello instanceof Map<?, ?> fields ? fields.get("modules") : null)) {
             if (text(module.get("name")).equals("redislock")) {
-                long version = number(module.get("ver")); // 300 is 0.3.0
-                return version / 10_000 + "." + version / 100 % 100 + "." + version % 100;
+                return number(module.get("ver"));
             }
         }
-        return null;
+        return 0;
+    }
+
+    static String shown(long version) {
+        return version / 10_000 + "." + version / 100 % 100 + "." + version % 100;
     }
 
     private static List<Map<?, ?>> rows(Object field) {

@@ -55,6 +55,8 @@ final class Rules {
     /** How long a timer sleeps at most: the clock of the system's timers may stop while the machine sleeps. */
     static final long NAP = SECOND;
     static final int SLOTS = 16384;
+    /** The oldest module that has all that this library asks for, as HELLO tells it: 300 is 0.3.0. */
+    static final long MODULE_VERSION_MIN = 300;
     static final int LONGEST_OWNER = 256;
     static final int MOST_NAMES = 64;
     static final int HIGHEST_LIMIT = 1_000_000;

@@ -38,6 +38,8 @@ final class Servers {
         /** Counts connections since the server did what only a primary does. */
         private int tries;
         private boolean hasServed;
+        /** True if it was logged that the module of this server is too old. */
+        private boolean isOutdated;
         private Failure failed;
     }
 
@@ -164,9 +166,20 @@ final class Servers {
             if (failed == null) {
                 door.link = link;
                 hears();
+                checkVersion(door, link);
             }
             enter(door, link, failed);
         });
+    }
+
+    /** Logs that the module of this server is too old. One that is missing is reported by the first request. */
+    private void checkVersion(Door door, Link link) {
+        if (link.module != 0 && link.module < Rules.MODULE_VERSION_MIN && !door.isOutdated) {
+            door.isOutdated = true;
+            engine.log(Level.WARNING, "the module redislock on " + link.address + " is version "
+                    + LockInfo.shown(link.module) + ", and this client needs " + LockInfo.shown(Rules.MODULE_VERSION_MIN)
+                    + " or later: upgrade the module");
+        }
     }
 
     private void enter(Door door, Link link, Failure failed) {

@@ -7,12 +7,21 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import static redislock.Server.SLACK;
 import static redislock.Server.eventually;
 
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.Socket;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingDeque;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
+import java.util.logging.Handler;
+import java.util.logging.Level;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
@@ -278,5 +287,82 @@ class LocksTest extends OneServer {
             assertFalse(refused.getMessage().contains("hunter2"), refused.getMessage());
             assertTrue(refused.getMessage().contains(server.address()), refused.getMessage());
         }
+    }
+
+    /** A connection to a server whose module says version 209, which is 0.2.9, whatever it says. */
+    private static Socket old(String host, int port) throws IOException {
+        return new Socket(host, port) {
+            @Override
+            public InputStream getInputStream() throws IOException {
+                var from = super.getInputStream();
+                return new InputStream() {
+                    private String line = "";
+                    private int at;
+
+                    @Override
+                    public int read() throws IOException {
+                        if (at == line.length()) {
+                            var next = new StringBuilder();
+                            for (int got = 0; got != '\n';) {
+                                if ((got = from.read()) < 0) {
+                                    return got;
+                                }
+                                next.append((char) got);
+                            }
+                            line = line.equals("ver\r\n") ? ":209\r\n" : next.toString();
+                            at = 0;
+                        }
+                        return line.charAt(at++);
+                    }
+
+                    @Override
+                    public int read(byte[] to, int offset, int length) throws IOException {
+                        int got = read(); // more may not have come
+                        to[offset] = (byte) got;
+                        return got < 0 ? got : 1;
+                    }
+                };
+            }
+        };
+    }
+
+    @Test
+    void moduleThatIsTooOldIsLoggedOnceForAServer() throws Exception {
+        var logged = new LinkedBlockingQueue<LogRecord>();
+        var handler = new Handler() {
+            @Override
+            public void publish(LogRecord line) {
+                logged.add(line);
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        var logger = Logger.getLogger("redislock");
+        var made = new LinkedBlockingDeque<Socket>();
+        logger.addHandler(handler);
+        try (var own = Locks.builder().address(server.address()).connector((host, port) -> {
+            made.add(old(host, port));
+            return made.getLast();
+        }).open()) {
+            assertEquals("0.3.0", locks.ping());
+            for (int time = 0; time < 2; time++) {
+                assertEquals("0.2.9", own.ping());
+                own.lock("outdated").acquire().close();
+                made.getLast().close();
+            }
+            assertTrue(made.size() > 1);
+            eventually("what came before is logged, too", () -> logged.stream().anyMatch(line -> line.getMessage().startsWith("reconnected")));
+        } finally {
+            logger.removeHandler(handler);
+        }
+        var lines = logged.stream().filter(line -> line.getMessage().contains("is version")).toList();
+        assertEquals(List.of("the module redislock on " + server.address()
+                + " is version 0.2.9, and this client needs 0.3.0 or later: upgrade the module"),
+                lines.stream().map(LogRecord::getMessage).toList());
+        assertEquals(Level.WARNING, lines.get(0).getLevel());
     }
 }
