@@ -21,6 +21,8 @@ type lines struct {
 // behind them the others, by their arrival.
 type line struct {
 	places []*place
+	// standing counts those that may stand in the server's queue: they have asked it, or are about to.
+	standing int
 	// watched is the connection over which the server was asked to tell of the next change of the lock, if it has told
 	// of none since.
 	watched uint64
@@ -37,8 +39,9 @@ type place struct {
 	// isNamed tells that the program names the owner: the server sees its deadlocks, so it is sent at once.
 	isNamed bool
 	turn    chan struct{}
-	// sent tells that its first request is on its way: those behind it ask after it.
-	sent bool
+	// stands tells that it may ask, which nothing takes back, and sent that its first request is on its way: those behind
+	// it ask after it.
+	stands, sent bool
 	// link is over which connection it has asked, and askedAt when.
 	link    uint64
 	askedAt moment
@@ -130,19 +133,31 @@ func (p *place) mayAsk() may {
 	defer p.lines.mu.Unlock()
 	l := p.lines.lines[p.name]
 	at := l.index(p)
-	if !p.mayStand(at) {
+	if !l.mayStand(at) {
 		return notYet
 	}
 	for i, p := range l.places[:at] {
-		if p.mayStand(i) && (l.isStale(p) || !p.sent) {
+		if l.mayStand(i) && (l.isStale(p) || !p.sent) {
 			return afterOthers
 		}
 	}
+	l.stand(p)
 	return mayAsk
 }
 
-// mayStand tells whether it may stand in the server's queue, at this place of the line.
-func (p *place) mayStand(at int) bool { return at < p.lines.most || p.isNamed || p.number != unasked }
+// mayStand tells whether the one at this place may stand in the server's queue. One whose call was earlier may join when
+// others have asked.
+func (l *line) mayStand(at int) bool {
+	p := l.places[at]
+	return p.stands || p.isNamed || at < p.lines.most && l.standing < p.lines.most
+}
+
+func (l *line) stand(p *place) {
+	if !p.stands {
+		p.stands = true
+		l.standing++
+	}
+}
 
 // isFirst tells whether it is the first of this process, and isWatched whether the server tells of the next change.
 func (p *place) isFirst() (isFirst, isWatched bool) {
@@ -158,13 +173,14 @@ func (p *place) sends() {
 	defer p.lines.mu.Unlock()
 	if l := p.lines.lines[p.name]; !p.sent {
 		p.sent = true
+		l.stand(p)
 		l.callUnsent(l.index(p) + 1)
 	}
 }
 
 func (l *line) callUnsent(from int) {
 	for i, p := range l.places[from:] {
-		if !p.sent && p.mayStand(from+i) {
+		if !p.sent && l.mayStand(from+i) {
 			notify(p.turn)
 			return
 		}
@@ -234,9 +250,10 @@ func (p *place) leave() {
 	at := l.index(p)
 	wasStale := l.isStale(p)
 	l.places = slices.Delete(l.places, at, at+1)
-	if !p.sent {
-		l.callUnsent(at)
+	if p.stands {
+		l.standing--
 	}
+	l.callUnsent(0) // it may stand in the server's queue now, or it asks after this one
 	if len(l.places) == 0 {
 		delete(ls.lines, p.name)
 		return
@@ -246,9 +263,5 @@ func (p *place) leave() {
 	}
 	if wasStale {
 		l.callNext(at, true, ls.most)
-	}
-	// The waiter that moves up may stand in the server's queue now.
-	if at < ls.most && len(l.places) >= ls.most {
-		notify(l.places[ls.most-1].turn)
 	}
 }

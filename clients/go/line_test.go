@@ -35,6 +35,29 @@ func TestWaitersAskInTheOrderOfTheirCalls(t *testing.T) {
 	}
 }
 
+func TestAnEarlierCallThatJoinsLateStandsInTheQueueOnceThereIsRoom(t *testing.T) {
+	ls := &lines{lines: map[string]*line{}, most: 2}
+	second, third := ls.join("k", 12, false), ls.join("k", 13, false)
+	second.sends()
+	if third.mayAsk() != mayAsk {
+		t.Fatal("there is room for two")
+	}
+	first := ls.join("k", 11, false)
+	if first.mayAsk() != notYet || third.mayAsk() != mayAsk {
+		t.Fatal("a third one stands in the queue, for its call was earlier")
+	}
+	third.sends()
+	third.asked(101, 1)
+	second.asked(100, 1)
+	if called(first) {
+		t.Fatal("it is called though there is no room")
+	}
+	third.leave()
+	if !called(first) || first.mayAsk() != mayAsk {
+		t.Fatal("it is not called though there is room")
+	}
+}
+
 func TestAllAskAgainInTheirOrderOverAnotherConnection(t *testing.T) {
 	for _, over := range [][2]uint64{{1, 2}, {2, 1}} {
 		ls := &lines{lines: map[string]*line{}, most: 8}
