@@ -21,7 +21,7 @@ type lines struct {
 // behind them the others, by their arrival.
 type line struct {
 	places []*place
-	// standing counts those that may stand in the server's queue: they have asked it, or are about to.
+	// standing counts those without a name that may stand in the server's queue: they have asked it, or are about to.
 	standing int
 	// watched is the connection over which the server was asked to tell of the next change of the lock, if it has told
 	// of none since.
@@ -68,14 +68,14 @@ func (l *line) isStale(p *place) bool { return p.number != unasked && p.link != 
 
 // callNext calls the waiter behind one that has just asked, or left: it asks again if it has to, and so on. Behind the
 // last one that had to, waiters are let in that have not asked yet.
-func (l *line) callNext(behind int, wasStale bool, most int) {
+func (l *line) callNext(behind int, wasStale bool) {
 	if behind < len(l.places) && l.places[behind].number != unasked {
 		if next := l.places[behind]; l.isStale(next) || next.askedAt.age() > keepTime/asksInKeep/2 {
 			notify(next.turn)
 		}
 	} else if wasStale {
-		for _, p := range l.places[:min(most, len(l.places))] {
-			if p.number == unasked {
+		for at, p := range l.places {
+			if p.number == unasked && l.mayStand(at) {
 				notify(p.turn)
 			}
 		}
@@ -149,11 +149,23 @@ func (p *place) mayAsk() may {
 // others have asked.
 func (l *line) mayStand(at int) bool {
 	p := l.places[at]
-	return p.stands || p.isNamed || at < p.lines.most && l.standing < p.lines.most
+	if p.stands || p.isNamed || l.standing >= p.lines.most {
+		return p.stands || p.isNamed
+	}
+	room := p.lines.most
+	for _, before := range l.places[:at] {
+		if !before.isNamed {
+			room--
+		}
+		if room == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func (l *line) stand(p *place) {
-	if !p.stands {
+	if !p.stands && !p.isNamed {
 		p.stands = true
 		l.standing++
 	}
@@ -220,7 +232,7 @@ func (p *place) asked(number, over uint64) {
 	if wasFirst != (at == 0) {
 		l.callFirst()
 	}
-	l.callNext(at+1, wasStale, p.lines.most)
+	l.callNext(at+1, wasStale)
 }
 
 // clear forgets that it was called.
@@ -262,6 +274,6 @@ func (p *place) leave() {
 		l.callFirst()
 	}
 	if wasStale {
-		l.callNext(at, true, ls.most)
+		l.callNext(at, true)
 	}
 }

@@ -91,3 +91,39 @@ func TestAllAskAgainInTheirOrderOverAnotherConnection(t *testing.T) {
 		}
 	}
 }
+
+func TestNamedOwnersKeepNobodyFromTheServersQueue(t *testing.T) {
+	ls := &lines{lines: map[string]*line{}, most: 1}
+	for number := range uint64(3) {
+		named := ls.join("k", number, true)
+		named.sends()
+		named.asked(100+number, 1)
+	}
+	first, second := ls.join("k", 10, false), ls.join("k", 11, false)
+	if first.mayAsk() != mayAsk || second.mayAsk() != notYet {
+		t.Fatal("one of those without a name may stand there")
+	}
+	called(second)
+	first.leave()
+	if !called(second) || second.mayAsk() != mayAsk {
+		t.Fatal("nobody moves up")
+	}
+}
+
+func TestANamedOwnerIsCalledWhenThoseAheadHaveAskedAgain(t *testing.T) {
+	ls := &lines{lines: map[string]*line{}, most: 2}
+	one, two := ls.join("k", 1, false), ls.join("k", 2, false)
+	for number, p := range []*place{one, two} {
+		p.sends()
+		p.asked(100+uint64(number), 1)
+	}
+	one.asked(200, 2)
+	named := ls.join("k", 3, true)
+	if named.mayAsk() != afterOthers {
+		t.Fatal("it passes one that has to ask again")
+	}
+	two.asked(201, 2)
+	if !called(named) || named.mayAsk() != mayAsk {
+		t.Fatal("it is not called")
+	}
+}
