@@ -61,6 +61,8 @@ final class Lines {
     private final class Line {
         private final String name;
         private final List<Place> places = new ArrayList<>();
+        /** How many of them have an owner that the program names. */
+        private int named;
         /** The connection over which the server was asked to push the next change of the lock, unless it has. */
         private long watched;
         /**
@@ -81,6 +83,7 @@ final class Lines {
 
         void add(Place place) {
             places.add(index(place), place);
+            named += place.isNamed ? 1 : 0;
         }
 
         void callFirst() {
@@ -104,7 +107,7 @@ final class Lines {
                     next.call();
                 }
             } else if (wasStale) {
-                for (var place : places.subList(0, Math.min(most, places.size()))) {
+                for (var place : standing()) {
                     if (place.number == UNASKED) {
                         place.call();
                     }
@@ -112,13 +115,23 @@ final class Lines {
             }
         }
 
-        void callUnsent(int from) {
-            for (int at = from; at < places.size(); at++) {
-                if (!places.get(at).sent && places.get(at).mayStand(at)) {
-                    places.get(at).call();
-                    return;
+        /** Returns those that the server may queue: all that have asked, all with a name, and at most so many others. */
+        List<Place> standing() {
+            if (named == 0) {
+                return places.subList(0, Math.min(most, places.size()));
+            }
+            var found = new ArrayList<Place>();
+            int others = 0;
+            for (var place : places) {
+                if (place.isNamed || ++others <= most || place.number != UNASKED) {
+                    found.add(place);
                 }
             }
+            return found;
+        }
+
+        void callUnsent() {
+            standing().stream().filter(place -> !place.sent).findFirst().ifPresent(Place::call);
         }
     }
 
@@ -133,7 +146,7 @@ final class Lines {
         /** Over which connection it has asked, and when. */
         private long link;
         private long askedAt = Clock.now();
-        private boolean called;
+        boolean called;
         private Runnable asleep;
         private Engine.Timer timer;
 
@@ -177,22 +190,13 @@ final class Lines {
         }
 
         May mayAsk() {
-            int at = line.index(this);
-            if (!mayStand(at)) {
+            var standing = line.standing();
+            int at = standing.indexOf(this);
+            if (at < 0) {
                 return May.NOT_YET;
             }
-            for (int before = 0; before < at; before++) {
-                var other = line.places.get(before);
-                if (other.mayStand(before) && (line.isStale(other) || !other.sent)) {
-                    return May.AFTER_OTHERS;
-                }
-            }
-            return May.ASK;
-        }
-
-        /** True if it may stand in the server's queue, at this place of the line. */
-        private boolean mayStand(int at) {
-            return at < most || isNamed || number != UNASKED;
+            boolean isBehind = standing.subList(0, at).stream().anyMatch(other -> line.isStale(other) || !other.sent);
+            return isBehind ? May.AFTER_OTHERS : May.ASK;
         }
 
         boolean isFirst() {
@@ -208,7 +212,7 @@ final class Lines {
         void sends() {
             if (!sent) {
                 sent = true;
-                line.callUnsent(line.index(this) + 1);
+                line.callUnsent();
             }
         }
 
@@ -251,8 +255,9 @@ final class Lines {
             int at = line.index(this);
             boolean wasStale = line.isStale(this);
             line.places.remove(at);
+            line.named -= isNamed ? 1 : 0;
             if (!sent) {
-                line.callUnsent(at);
+                line.callUnsent();
             }
             if (line.places.isEmpty()) {
                 lines.remove(line.name);
@@ -265,8 +270,9 @@ final class Lines {
                 line.callNext(at, true);
             }
             // The waiter that moves up may stand in the server's queue now.
-            if (at < most && line.places.size() >= most) {
-                line.places.get(most - 1).call();
+            var others = line.standing().stream().filter(place -> !place.isNamed).toList();
+            if (!others.isEmpty() && others.get(others.size() - 1).number == UNASKED) {
+                others.get(others.size() - 1).call();
             }
         }
     }
