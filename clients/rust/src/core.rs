@@ -460,7 +460,6 @@ impl Core {
         None
     }
 
-    /// Asks for the holders of the lock and its waiters. Only a primary's no counts: see [`fence`](Self::fence).
     /// The version of the module, as 300 for 0.3.0.
     pub(crate) async fn ping(&self) -> Result<u64, Error> {
         let (hello, until) = (redis::cmd("HELLO"), Moment::now() + WAIT_MARGIN);
@@ -468,6 +467,7 @@ impl Core {
         module_version(&told).ok_or_else(|| Error::from_reply("ERR unknown command LOCK.ACQUIRE"))
     }
 
+    /// Asks for the holders of the lock and its waiters. Only a primary's no counts: see [`fence`](Self::fence).
     pub(crate) async fn info(&self, name: &[u8]) -> Result<Option<Info>, Error> {
         let mut command = redis::cmd("LOCK.INFO");
         command.arg(name);

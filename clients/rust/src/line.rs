@@ -20,6 +20,7 @@ type Key = (u64, u64);
 
 struct Spot {
     turn: Arc<Notify>,
+    is_named: bool,
     /// Over which connection it has asked, and when.
     link: u64,
     asked_at: Moment,
@@ -59,10 +60,19 @@ impl Line {
                 spot.turn.notify_one();
             }
         } else if was_stale {
-            for (_, spot) in self.places.iter().take(most).filter(|(key, _)| key.0 == u64::MAX) {
+            for (_, spot) in self.standing(most).filter(|(key, _)| key.0 == u64::MAX) {
                 spot.turn.notify_one();
             }
         }
+    }
+
+    /// Those that may stand in the server's line: all that have asked, all with a name, and others up to `most`.
+    fn standing(&self, most: usize) -> impl Iterator<Item = (&Key, &Spot)> {
+        let mut others = 0;
+        self.places.iter().filter(move |(key, spot)| {
+            others += usize::from(!spot.is_named);
+            spot.is_named || others <= most || key.0 != u64::MAX
+        })
     }
 }
 
@@ -100,8 +110,8 @@ impl Lines {
             .entry(name.to_vec())
             .or_default()
             .places
-            .insert(key, Spot { turn: turn.clone(), link: 0, asked_at: Moment::now() });
-        Place { lines: self, name, key, is_named, turn }
+            .insert(key, Spot { turn: turn.clone(), is_named, link: 0, asked_at: Moment::now() });
+        Place { lines: self, name, key, turn }
     }
 
     /// The server said that these have changed.
@@ -131,7 +141,6 @@ pub(crate) struct Place<'a> {
     lines: &'a Lines,
     name: &'a [u8],
     key: Key,
-    is_named: bool,
     turn: Arc<Notify>,
 }
 
@@ -140,15 +149,14 @@ impl Place<'_> {
     pub(crate) fn may_ask(&self) -> May {
         let (lines, most) = (self.lines.lines(), self.lines.most);
         let Some(line) = lines.get(self.name) else { return May::Ask };
-        let mut before = line.places.range(..self.key);
-        let stands = self.is_named || self.key.0 != u64::MAX;
-        if !stands && before.clone().nth(most - 1).is_some() {
-            May::NotYet
-        } else if before.any(|(key, spot)| line.is_stale(key, spot)) {
-            May::AfterOthers
-        } else {
-            May::Ask
+        let mut is_behind = false;
+        for (key, spot) in line.standing(most) {
+            if *key == self.key {
+                return if is_behind { May::AfterOthers } else { May::Ask };
+            }
+            is_behind |= line.is_stale(key, spot);
         }
+        May::NotYet
     }
 
     /// Whether it is the first of this process.
@@ -207,21 +215,22 @@ impl Drop for Place<'_> {
         let mut lines = self.lines.lines();
         let Some(line) = lines.get_mut(self.name) else { return };
         let most = self.lines.most;
-        let before = line.places.range(..self.key).take(most).count();
+        let was_first = line.places.keys().next() == Some(&self.key);
         let spot = line.places.remove(&self.key);
         if line.places.is_empty() {
             lines.remove(self.name);
             return;
         }
-        if before == 0 {
+        if was_first {
             line.call_first();
         }
         if spot.is_some_and(|spot| line.is_stale(&self.key, &spot)) {
             line.call_next(self.key, true, most);
         }
         // The waiter that moves up may stand in the server's line now.
-        if before < most
-            && let Some(spot) = line.places.values().nth(most - 1)
+        let mut others = line.places.iter().filter(|(_, spot)| !spot.is_named);
+        if let Some((key, spot)) = others.nth(most - 1)
+            && key.0 == u64::MAX
         {
             spot.turn.notify_one();
         }
@@ -335,5 +344,32 @@ mod tests {
         lines.changed(&Change::Any);
         assert!(is_called(&one) && !is_called(&two) && !two.is_watched());
         assert!(two.watch(1).is_some());
+    }
+
+    #[test]
+    fn named_owners_keep_nobody_from_the_servers_line() {
+        let lines = Lines::new(1);
+        let mut named: Vec<_> = (0..3).map(|_| lines.join(b"k", true)).collect();
+        for place in &mut named {
+            place.asked(next_number(), 1);
+        }
+        let (first, second) = (lines.join(b"k", false), lines.join(b"k", false));
+        assert_eq!((first.may_ask(), second.may_ask()), (May::Ask, May::NotYet));
+        drop(first);
+        assert!(is_called(&second) && may_ask(&second));
+    }
+
+    #[test]
+    fn a_named_owner_is_called_when_those_ahead_have_asked_again() {
+        let lines = Lines::new(2);
+        let (mut one, mut two) = (lines.join(b"k", false), lines.join(b"k", false));
+        for place in [&mut one, &mut two] {
+            place.asked(next_number(), 1);
+        }
+        one.asked(next_number(), 2);
+        let named = lines.join(b"k", true);
+        assert_eq!(named.may_ask(), May::AfterOthers);
+        two.asked(next_number(), 2);
+        assert!(is_called(&named) && may_ask(&named));
     }
 }
