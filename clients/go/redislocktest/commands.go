@@ -170,7 +170,12 @@ func (t *table) acquire(c *connection, a *asked, now time.Time) string {
 	}
 	// One that does not wait stays behind what its owner waits for in another way.
 	if (waits || !isAnother) && t.fits(a.names, a.owner, a.kind) {
-		t.waits = slices.DeleteFunc(t.waits, isIts)
+		t.waits = slices.DeleteFunc(t.waits, func(w *wait) bool {
+			if isIts(w) {
+				w.overtaken()
+			}
+			return isIts(w)
+		})
 		return integer(t.grant(a.names, a.owner, a.kind, a.lease))
 	}
 	if !waits {
@@ -185,6 +190,7 @@ func (t *table) acquire(c *connection, a *asked, now time.Time) string {
 	}
 	if at := slices.IndexFunc(t.waits, isIts); at >= 0 {
 		w.since = t.waits[at].since
+		t.waits[at].overtaken()
 		t.waits[at] = w
 	} else {
 		t.waits = append(t.waits, w)

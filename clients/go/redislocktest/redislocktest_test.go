@@ -1,11 +1,14 @@
 package redislocktest_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -265,6 +268,39 @@ func (s *teller) owners() {
 	writer := acquire(s.t, s.ours.Write("w", redislock.Owner("ann")))
 	s.tries(s.ours.Read("w", redislock.Owner("ann")))
 	s.tell(kind(writer.Release(background)))
+}
+
+func TestARequestWhosePlaceANewerOneOfItsOwnerTakesIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := redislocktest.NewServer()
+		defer server.Close()
+		ask := func(words ...string) *bufio.Reader {
+			conn, err := server.Servers().Dial(background, "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.SetDeadline(time.Now().Add(time.Second))
+			request := fmt.Sprintf("*%d\r\n", len(words))
+			for _, word := range words {
+				request += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
+			}
+			if _, err := io.WriteString(conn, request); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			return bufio.NewReader(conn)
+		}
+		blocks := []string{"LOCK.ACQUIRE", "k", "ann", "PX", "60000", "BLOCK", "60000"}
+		ask("LOCK.ACQUIRE", "k", "ben", "PX", "60000")
+		older, newer := ask(blocks...), ask(blocks...)
+		if line, err := older.ReadString('\n'); !strings.HasPrefix(line, "-UNBLOCKED ") {
+			t.Fatalf("one whose place is taken: %q, %v", line, err)
+		}
+		server.Lose("k")
+		if line, err := newer.ReadString('\n'); !strings.HasPrefix(line, ":") {
+			t.Fatalf("the newer one: %q, %v", line, err)
+		}
+	})
 }
 
 func TestItAnswersAsARealServerDoes(t *testing.T) {

@@ -33,6 +33,13 @@ type wait struct {
 	blocked      *connection
 }
 
+// overtaken answers that a newer request of the same owner took its place.
+func (w *wait) overtaken() {
+	if w.blocked != nil {
+		w.blocked.send(refuse("UNBLOCKED a newer request of the same owner took over this place in the queue"))
+	}
+}
+
 // A table has the locks of one server.
 type table struct {
 	holds []*hold
