@@ -118,7 +118,11 @@ final class Lines {
         /** Returns those that the server may queue: all that have asked, all with a name, and at most so many others. */
         List<Place> standing() {
             if (named == 0) {
-                return places.subList(0, Math.min(most, places.size()));
+                int end = Math.min(most, places.size());
+                while (end < places.size() && places.get(end).number != UNASKED) {
+                    end++; // one whose call was earlier has joined when this one's request was on its way
+                }
+                return places.subList(0, end);
             }
             var found = new ArrayList<Place>();
             int others = 0;

@@ -29,6 +29,21 @@ class LinesTest {
     }
 
     @Test
+    void aWaiterThatTheServerQueuesMayAskAgainThoughAnEarlierCallJoinsLate() {
+        var lines = new Lines(new Engine(), 2);
+        var second = lines.join("k", 12, false);
+        var third = lines.join("k", 13, false);
+        second.sends();
+        third.sends();
+        var first = lines.join("k", 11, false);
+        first.sends();
+        second.asked(100, 1);
+        first.asked(101, 1);
+        third.asked(102, 1);
+        assertEquals(Lines.May.ASK, third.mayAsk());
+    }
+
+    @Test
     void aNamedOwnerIsCalledWhenThoseAheadHaveAskedAgain() {
         var lines = new Lines(new Engine(), 2);
         var one = asked(lines, 1, false);
