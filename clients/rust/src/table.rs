@@ -154,8 +154,6 @@ impl State {
         over.iter().for_each(|hold| self.changes(&hold.name));
     }
 
-    // The commands.
-
     fn command(&mut self, connection: u64, mut words: Vec<Vec<u8>>) -> Reply {
         let command = text(&words.remove(0)).to_ascii_uppercase();
         match command.as_str() {
@@ -205,14 +203,21 @@ impl State {
         if is_another && waits.is_some() {
             self.leave(is_its); // which loses the position
         }
+        let overtake = |state: &Self| {
+            let told = "UNBLOCKED a newer request of the same owner took over this place in the queue";
+            let its = state.waits.iter().filter(|wait| is_its(wait)).filter_map(|wait| wait.blocked);
+            its.for_each(|connection| state.send(connection, Err(told.to_owned())));
+        };
         // One that does not wait stays behind what its owner waits for in another way.
         let may = waits.is_some() || !is_another;
         if may && self.fits(&asked.names, &asked.owner, asked.kind) {
+            overtake(self);
             self.waits.retain(|wait| !is_its(wait));
             return Ok(Some(Value::Int(self.grant(&asked.names, &asked.owner, asked.kind, asked.lease))));
         }
         let Some(most) = waits else { return Ok(Some(Value::Nil)) };
         self.refuse_deadlock(&asked)?;
+        overtake(self);
         let blocked = asked.block.map(|_| connection);
         let place = self.waits.iter().position(is_its);
         let since = place.map_or(now, |at| self.waits[at].since);

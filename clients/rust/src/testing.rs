@@ -205,3 +205,29 @@ fn packed(value: &Value) -> Vec<u8> {
         _ => b"_\r\n".to_vec(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use crate::table::Table;
+
+    #[test]
+    fn a_request_whose_place_a_newer_one_of_its_owner_takes_is_answered() {
+        let table = Table::default();
+        let ask = |words: &str| {
+            let (replies, mut got) = unbounded_channel();
+            let connection = table.attach(replies);
+            table.answer(connection, words.split(' ').map(|word| word.as_bytes().to_vec()).collect());
+            move || got.try_recv().ok()
+        };
+        let _holder = ask("LOCK.ACQUIRE k ben PX 60000");
+        let blocks = "LOCK.ACQUIRE k ann PX 60000 BLOCK 60000";
+        let (mut older, mut newer) = (ask(blocks), ask(blocks));
+        assert!(matches!(older(), Some(Err(told)) if told.starts_with("UNBLOCKED ")));
+        assert!(newer().is_none());
+        table.lose(b"k");
+        assert!(matches!(newer(), Some(Ok(Value::Int(_)))));
+    }
+}
