@@ -3,4 +3,5 @@ module redislock {
     requires static transitive org.jspecify;
 
     exports redislock;
+    exports redislock.testing;
 }
