@@ -230,7 +230,7 @@ func named(err error, lock string, lease time.Duration) error {
 		return err
 	}
 	if most, told := mostOf("PX", e.Message); told {
-		return invalid("lease must be from %v to %v (redislock.max-lease of the server, or its redislock.quarantine "+
+		return invalid("lease (or MinHold) must be from %v to %v (redislock.max-lease of the server, or its redislock.quarantine "+
 			"if that is set and shorter), not %v", shortestLease, most, lease)
 	}
 	with := *e

@@ -220,6 +220,7 @@ func TestArgumentsAreChecked(t *testing.T) {
 		"MaxHold must be":      locks.Lock("a", redislock.MaxHold(time.Millisecond)),
 		"MinHold must be 100":  locks.Lock("a", redislock.MinHold(time.Millisecond)),
 		"MaxHold (1s) or less": locks.Lock("a", redislock.MaxHold(time.Second), redislock.MinHold(2*time.Second)),
+		"lease (or MinHold) m": locks.Lock("a", redislock.MinHold(48*time.Hour)),
 		"not for readers":      locks.Read("a", redislock.MinHold(time.Second)),
 		"not be *":             locks.Lock("a", redislock.Owner("*")),
 		"from 1 to 256 bytes":  locks.Lock("a", redislock.Owner(strings.Repeat("x", 257))),
@@ -237,6 +238,8 @@ func TestArgumentsAreChecked(t *testing.T) {
 		"port from 1":        "redis://localhost:0",
 		"is no URL":          "redis://:secret@%zz",
 		"DB must be 0 or mo": "redis://localhost/-1",
+		"%23 for % and #":    "redis://ann:12#secret@localhost",
+		"write %25 and %23":  "redis://:1%secret@localhost",
 	} {
 		if _, err := redislock.Open(address); !errors.Is(err, redislock.ErrInvalid) || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", what, err)

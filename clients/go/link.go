@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -121,10 +122,14 @@ func (s *servers) connect(ctx context.Context, address string) (net.Conn, *failu
 	}
 	conn, err := s.dialer(ctx, network, address)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, broken(err, "the connection was not made within %v", attemptTime)
+		why, isSlow := err.Error(), ctx.Err() != nil
+		if isSlow {
+			why = fmt.Sprintf("the connection was not made within %v", attemptTime)
 		}
-		return nil, broken(err, "%v", err)
+		if s.config.TLS != nil && (isSlow || errors.Is(err, io.EOF)) {
+			why += ": is this a port that speaks TLS?"
+		}
+		return nil, broken(err, "%s", why)
 	}
 	return conn, nil
 }

@@ -44,8 +44,9 @@ func Open(address string, opts ...Option) (*Locks, error) {
 
 func parseURL(address string) (Servers, error) {
 	parsed, err := url.Parse(address)
-	if err != nil { // whose text has the password
-		return Servers{}, invalid("the address must be redis://user:password@host:port/db, and is no URL")
+	if err != nil || parsed.Fragment != "" { // whose text has the password
+		return Servers{}, invalid("the address must be redis://user:password@host:port/db, and is no URL: " +
+			"write %%25 and %%23 for %% and # in a password, and so for other signs")
 	}
 	password, _ := parsed.User.Password()
 	servers := Servers{Username: parsed.User.Username(), Password: password}

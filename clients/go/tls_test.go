@@ -10,6 +10,7 @@ import (
 	"errors"
 	"math/big"
 	"net"
+	"strings"
 	"testing"
 	"time"
 )
@@ -84,6 +85,9 @@ func TestTLSIsSpokenWhereItIsAskedForAndElseFailsInTime(t *testing.T) {
 		hold, isHeld, err := locks.Lock("k").TryAcquire(context.Background())
 		if isHeld != each.works || isHeld != (err == nil) || err != nil && !errors.Is(err, ErrConnectionFailed) {
 			t.Errorf("%s: %v, %v", what, isHeld, err)
+		}
+		if err != nil && (what == "TLS to plain") != strings.Contains(err.Error(), "a port that speaks TLS?") {
+			t.Errorf("%s: %v", what, err)
 		}
 		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("%s: after %v", what, took)
