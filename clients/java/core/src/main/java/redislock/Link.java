@@ -81,7 +81,8 @@ final class Link {
         this.opened = opened;
         number = engine.number();
         var slow = engine.in(Rules.ATTEMPT, () -> end(Failure.broken(null,
-                "the connection was not made within " + Rules.text(Rules.ATTEMPT))));
+                "the connection was not made within " + Rules.text(Rules.ATTEMPT)
+                        + (config.tls() == null ? "" : ": is this a port that speaks TLS?"))));
         Engine.thread(() -> read(login, slow), "redislock-" + address).start();
     }
 

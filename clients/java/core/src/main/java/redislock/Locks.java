@@ -245,20 +245,25 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder url(String url) {
-            URI parsed;
+            URI parsed = null;
             try {
                 parsed = new URI(url);
             } catch (URISyntaxException e) { // whose text has the password
-                throw new IllegalArgumentException("the URL must be redis://user:password@host:port/database, and is no URL");
             }
+            Rules.check(parsed != null && parsed.getRawFragment() == null, "the URL must be redis://user:password@host:port"
+                    + "/database, and is no URL: write %%25 and %%23 for %% and # in a password, and so for other signs");
             String scheme = String.valueOf(parsed.getScheme());
             Rules.check(scheme.equals("redis") || scheme.equals("rediss"),
                     "the URL must begin with redis:// or rediss://, not %s://", scheme);
-            Rules.check(parsed.getHost() != null, "the URL must name a host: redis://user:password@host:port/database");
+            String authority = String.valueOf(parsed.getRawAuthority()); // URI finds no host that has an underscore
+            int at = authority.lastIndexOf('@');
+            String host = authority.substring(at + 1);
+            Rules.check(parsed.getRawAuthority() != null && host.matches("([^:\\[\\]]+|\\[[^\\]]+\\])(:[0-9]+)?"),
+                    "the URL must name a host: redis://user:password@host:port/database");
             String path = parsed.getPath() == null ? "" : parsed.getPath().replaceFirst("^/", "");
             Rules.check(path.matches("[0-9]{0,6}"), "the database in the URL must be a number, not '%s'", path);
-            address(parsed.getHost() + ":" + (parsed.getPort() < 0 ? 6379 : parsed.getPort()));
-            String[] parts = (parsed.getRawUserInfo() == null ? "" : parsed.getRawUserInfo()).split(":", 2);
+            address(host.matches(".*:[0-9]+") ? host : host + ":6379");
+            String[] parts = authority.substring(0, Math.max(at, 0)).split(":", 2);
             var who = new Credentials(decoded(parts[0]), parts.length > 1 ? decoded(parts[1]) : "");
             login = new Link.Login(() -> who, path.isEmpty() ? 0 : Integer.parseInt(path));
             if (scheme.equals("rediss") && tls == null) {

@@ -13,6 +13,8 @@ import java.net.Socket;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingDeque;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -233,6 +235,21 @@ class LocksTest extends OneServer {
     }
 
     @Test
+    void hostOfAUrlMayHaveAnUnderscore() throws Exception { // as the names of services in a file of docker compose
+        for (var each : Map.of("redis://ann:b%40c@my_redis:7/2", "my_redis:7", "redis://my_redis", "my_redis:6379",
+                "redis://:b@c@my-redis/1", "my-redis:6379", "redis://[::1]", "::1:6379", "redis://a@[::1]:7", "::1:7").entrySet()) {
+            var asked = new CompletableFuture<String>();
+            try (var own = Locks.builder().url(each.getKey()).connector((host, port) -> {
+                asked.complete(host + ":" + port);
+                throw new IOException("there is no server");
+            }).open()) {
+                own.lock("k").acquireAsync();
+                assertEquals(each.getValue(), asked.get(SLACK.toMillis(), TimeUnit.MILLISECONDS));
+            }
+        }
+    }
+
+    @Test
     void wrongArgumentsAreRefusedWhereTheyAreGiven() {
         assertThrows(IllegalArgumentException.class, () -> locks.lock(""));
         assertThrows(IllegalArgumentException.class, () -> locks.many(List.of()));
@@ -250,6 +267,13 @@ class LocksTest extends OneServer {
         assertThrows(IllegalArgumentException.class, () -> Locks.builder().cluster(List.of("nowhere")));
         var secret = assertThrows(IllegalArgumentException.class, () -> Locks.open("redis://:a secret@h"));
         assertFalse(secret.getMessage().contains("secret"), secret.getMessage());
+        for (String url : List.of("redis://:1%secret@h", "redis://:12#secret@h", "redis://ann:12#secret@h")) {
+            var sign = assertThrows(IllegalArgumentException.class, () -> Locks.open(url), url).getMessage();
+            assertTrue(sign.contains("write %25 and %23 for % and #") && !sign.contains("secret"), sign);
+        }
+        for (String none : List.of("redis://", "redis:///1", "redis://ann@", "redis://ann:b@:1", "redis://ann:b@a:b:1")) {
+            assertThrows(IllegalArgumentException.class, () -> Locks.open(none), none);
+        }
         var long1 = assertThrows(ServerRefusedException.class, () -> locks.lock("k").lease(Duration.ofDays(400)).acquire());
         assertTrue(long1.getMessage().contains("redislock.max-lease"), long1.getMessage());
     }
