@@ -235,6 +235,7 @@ func TestArgumentsAreChecked(t *testing.T) {
 	for what, address := range map[string]string{
 		"must begin with":    "http://localhost",
 		"must be a number":   "redis://localhost/nine",
+		"parameter \"timeou": "redis://localhost?timeout=3",
 		"port from 1":        "redis://localhost:0",
 		"is no URL":          "redis://:secret@%zz",
 		"DB must be 0 or mo": "redis://localhost/-1",

@@ -50,6 +50,11 @@ func parseURL(address string) (Servers, error) {
 	}
 	password, _ := parsed.User.Password()
 	servers := Servers{Username: parsed.User.Username(), Password: password}
+	for parameter := range parsed.Query() {
+		if parsed.Scheme != "unix" || parameter != "db" {
+			return Servers{}, invalid("the address must have no parameter %q: options are arguments of Open", parameter)
+		}
+	}
 	path := strings.TrimPrefix(parsed.Path, "/")
 	switch parsed.Scheme {
 	case "unix":

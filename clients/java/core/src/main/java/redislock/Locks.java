@@ -260,6 +260,8 @@ public final class Locks implements AutoCloseable {
             String host = authority.substring(at + 1);
             Rules.check(parsed.getRawAuthority() != null && host.matches("([^:\\[\\]]+|\\[[^\\]]+\\])(:[0-9]+)?"),
                     "the URL must name a host: redis://user:password@host:port/database");
+            Rules.check(parsed.getQuery() == null, "the URL must have no parameters, as '?%s': options are methods of Builder",
+                    parsed.getQuery());
             String path = parsed.getPath() == null ? "" : parsed.getPath().replaceFirst("^/", "");
             Rules.check(path.matches("[0-9]{0,6}"), "the database in the URL must be a number, not '%s'", path);
             address(host.matches(".*:[0-9]+") ? host : host + ":6379");
