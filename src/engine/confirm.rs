@@ -91,6 +91,7 @@ pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
             state.confirm.all.need_nobody();
         }
         state.table.set_confirms(rule.is_some());
+        state.note_when_confirmable();
         server.shared().holds_back.set(rule.is_some());
         was.is_none() && rule.is_some()
     });
@@ -242,6 +243,7 @@ fn see<S: Server>(server: &S, seen: Option<&(u64, Vec<Seen>)>) -> bool {
     let seen = server.with(|state| {
         state.confirm.looked_at = now;
         state.confirm.all.see(now, replicas);
+        state.note_when_confirmable();
     });
     seen.is_some()
 }

@@ -172,6 +172,13 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
         reply.for_each_hold(|lock_key, token| self.table.dropped(lock_key, token));
     }
 
+    /// Tells the core from when on the replicas that are connected can confirm grants.
+    pub fn note_when_confirmable(&mut self) {
+        let confirm = &self.confirm;
+        let from = confirm.rule.and_then(|rule| confirm.all.confirms_from(rule));
+        self.table.set_confirmable_from(from.unwrap_or_default());
+    }
+
     /// Sees to it that the pump runs when the next thing ends.
     #[inline]
     pub fn rearm(&mut self) {

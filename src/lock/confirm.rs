@@ -140,6 +140,20 @@ impl Confirmations {
         needed.saturating_sub(counted.count())
     }
 
+    /// Returns from when on the replicas that are connected now count for a majority, if they stay. `None`: they are too
+    /// few, or the rule requires no time.
+    #[must_use]
+    pub fn confirms_from(&self, rule: Rule) -> Option<Moment> {
+        let Rule::Majority { replicas: needed, stable_ms } = rule else {
+            return None;
+        };
+        let mut since: Vec<Moment> = self.replicas.values().map(|replica| replica.since).collect();
+        since.sort_unstable();
+        // This server must have been primary for as long.
+        since.insert(0, self.primary_since?);
+        since.get(..=needed)?.iter().max().map(|last| last.plus_ms(stable_ms))
+    }
+
     /// Returns the number of acknowledgements required, and the replicas that count.
     fn counted(&self, now: Moment, rule: Rule) -> (usize, impl Iterator<Item = &ReplicaName>) {
         let (needed, since_max) = match rule {

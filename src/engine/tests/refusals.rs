@@ -1,15 +1,17 @@
 //! Refused requests, and the clients that receive the refusal.
 
 use super::given::with_clients;
+use super::revoked::acknowledges;
 use crate::command::error::{
     CANNOT_CONFIRM, CANNOT_WAIT, GRANT_UNCONFIRMED, KEPT_UNCONFIRMED, LONGER_THAN_QUARANTINE, MAY_EVICT,
     NO_CONNECTION, READ_ONLY, RENEWAL_UNCONFIRMED,
 };
-use crate::engine::first_use;
+use crate::engine::describe::Value;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
+use crate::engine::{confirm, first_use};
 use crate::sim::server::inside::PartBuf;
-use crate::sim::server::sim::{Said, Sim, words};
+use crate::sim::server::sim::{Said, Sim, set_number, words};
 
 const WITHIN_A_SCRIPT: Flags = Flags {
     is_replica: false,
@@ -29,6 +31,23 @@ fn that_confirms() -> Sim {
     let sim = with_clients(3);
     sim.confirms();
     sim
+}
+
+/// A server of a group of which a majority must confirm, in the quarantine of its start.
+fn of_majority(group_size: i64) -> Sim {
+    let sim = Sim::started_as(Flags::default(), |sim| {
+        let settings = &sim.shared().settings;
+        settings.set_confirm(2);
+        set_number(settings, "group-size", group_size);
+        set_number(settings, "quarantine", 1_000);
+    });
+    (1..=4).for_each(|client| sim.connect(client));
+    sim
+}
+
+fn has_a_replica(sim: &mut Sim) {
+    acknowledges(sim);
+    confirm::replica_changed(sim);
 }
 
 #[test]
@@ -116,6 +135,42 @@ fn what_can_never_be_confirmed_is_refused() {
     crate::engine::confirm::replica_changed(&sim);
     assert_eq!(sim.send(2, 0, "LOCK.RENEW k alice PX 30000"), Said::Now(refused(CANNOT_CONFIRM)));
     assert_eq!(sim.send(2, 0, "LOCK.ACQUIRE other bob PX 30000"), Said::Now(refused(CANNOT_CONFIRM)));
+}
+
+#[test]
+fn a_quarantine_lasts_until_the_replicas_that_are_connected_count() {
+    let mut sim = of_majority(3);
+    let early = sim.waits(2, "LOCK.ACQUIRE k alice PX 900 BLOCK 0");
+    sim.passes(300);
+    has_a_replica(&mut sim);
+    sim.passes(900);
+    assert!(sim.rests());
+    // A replica counts when it has been connected for a quarantine and 10 ms.
+    assert!(sim.error("LOCK.ACQUIRE l bob PX 900").starts_with("QUARANTINE "));
+    assert_eq!(sim.field("quarantine_left_ms"), Value::Number(110));
+    let late = [
+        sim.waits(3, "LOCK.ACQUIRE l bob PX 900 BLOCK 0"),
+        sim.waits(4, "LOCK.MACQUIRE 2 m n carol PX 900 BLOCK 0"),
+    ];
+    sim.passes(109);
+    assert!(sim.rests() && sim.answers.is_empty());
+    sim.passes(1);
+    assert!(sim.rests());
+    acknowledges(&mut sim);
+    let mut granted: Vec<u64> = sim.answers.iter().map(|(handle, _)| *handle).collect();
+    granted.sort_unstable();
+    assert_eq!(granted, [early, late[0], late[1]]);
+    assert!(!sim.answers.iter().any(|(_, reply)| matches!(reply[..], [PartBuf::Error(_), ..])));
+}
+
+#[test]
+fn a_quarantine_ends_in_time_where_too_few_replicas_are_connected() {
+    let mut sim = of_majority(5);
+    sim.passes(300);
+    has_a_replica(&mut sim);
+    sim.passes(700);
+    assert!(sim.rests());
+    assert_eq!(sim.send(2, 0, "LOCK.ACQUIRE k bob PX 900 BLOCK 0"), Said::Now(refused(CANNOT_CONFIRM)));
 }
 
 #[test]

@@ -194,6 +194,23 @@ fn a_replica_that_reconnects_before_its_old_connection_is_dead_does_not_count() 
 }
 
 #[test]
+fn the_moment_from_which_a_majority_confirms_is_known_beforehand() {
+    let mut all = Confirmations::default();
+    let of = |replicas| Rule::Majority { replicas, stable_ms: 100 };
+    assert_eq!(all.confirms_from(of(0)), None, "it is no primary");
+    all.begin(at(10));
+    assert_eq!([0, 1].map(|needed| all.confirms_from(of(needed))), [Some(at(110)), None]);
+    all.see(at(30), &seen(&[("a", 0)]));
+    all.see(at(20), &seen(&[("a", 0), ("b", 0)]));
+    let moments = [Some(110), Some(120), Some(130), None].map(|ms| ms.map(at));
+    assert_eq!([0, 1, 2, 3].map(|needed| all.confirms_from(of(needed))), moments);
+    for (needed, from) in (0..).zip(moments).filter_map(|(needed, from)| Some((needed, from?))) {
+        assert!(!all.can_confirm(Moment(from.0 - 1), of(needed)) && all.can_confirm(from, of(needed)));
+    }
+    assert_eq!(all.confirms_from(Rule::All { replicas: 1 }), None, "no time must pass");
+}
+
+#[test]
 fn a_server_that_was_demoted_waits_for_nothing_and_confirms_nothing() {
     let mut all = primary(&[("a", 0)]);
     let wait = all.wait(at(100), at(500), MOST).unwrap();

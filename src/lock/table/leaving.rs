@@ -7,6 +7,7 @@ use super::away::Away;
 use super::noted::Notes;
 use super::state::Table;
 use crate::lock::effect::{Answer, Effects, WaiterId};
+use crate::lock::types::Moment;
 
 impl Table {
     /// Lets no hold begin from the next request on (or, with `false`, lets holds begin again).
@@ -28,6 +29,12 @@ impl Table {
     /// Sets whether grants and renewals must be confirmed from here on, so that their replies come later.
     pub fn set_confirms(&mut self, confirms: bool) {
         self.restrictions.set_confirms(confirms);
+    }
+
+    /// Sets from when on the replicas that are connected can confirm grants. Where that takes a time, a quarantine lasts
+    /// until then.
+    pub const fn set_confirmable_from(&mut self, at: Moment) {
+        self.restrictions.set_confirmable_from(at);
     }
 
     /// Ends all waits, and drops what the pump was to look at: this server decides nothing from here on.

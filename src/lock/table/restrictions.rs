@@ -8,6 +8,8 @@ use crate::lock::types::Moment;
 pub(super) struct Restrictions {
     quarantine: Option<Quarantine>,
     confirms: bool,
+    /// From when on the replicas that are connected can confirm grants. A quarantine lasts until then.
+    confirmable_from: Moment,
     is_leaving: bool,
     /// True if any of them is on: the shortcuts of acquire and release are closed then.
     are_on: bool,
@@ -73,7 +75,7 @@ impl Restrictions {
 
     /// The end of the quarantine.
     pub(super) fn quarantine_until(&self) -> Option<Moment> {
-        self.quarantine.map(Quarantine::until)
+        self.quarantine.map(|quarantine| quarantine.until().max(self.confirmable_from))
     }
 
     /// Ends the quarantine if its time is up. Returns true if it has just ended.
@@ -97,6 +99,11 @@ impl Restrictions {
     pub(super) const fn set_confirms(&mut self, confirms: bool) {
         self.confirms = confirms;
         self.note_change();
+    }
+
+    /// Notes from when on the replicas that are connected can confirm grants.
+    pub(super) const fn set_confirmable_from(&mut self, at: Moment) {
+        self.confirmable_from = at;
     }
 
     const fn note_change(&mut self) {
