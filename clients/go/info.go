@@ -3,6 +3,8 @@ package redislock
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -72,9 +74,10 @@ func (c *core) info(ctx context.Context, name string) (*Info, error) {
 	return info, nil
 }
 
-// version is that of the module.
+// version is that of the module, if a primary has it that this user may ask for locks.
 func (c *core) version(ctx context.Context) (string, error) {
-	a := &ask{name: "redislock:ping", words: []string{"HELLO"}, until: now().after(waitMargin)}
+	a := &ask{name: c.prefix + "redislock:ping", pings: true, until: now().after(waitMargin)}
+	a.words = []string{"LOCK.FENCE", a.name, strconv.Itoa(nobodys)}
 	got, err := c.servers.request(ctx, a)
 	if err != nil {
 		return "", err
@@ -83,6 +86,25 @@ func (c *core) version(ctx context.Context) (string, error) {
 		return shownVersion(version), nil
 	}
 	return "", errorOf("ERR unknown command LOCK.ACQUIRE")
+}
+
+// pinged is the reply to HELLO of a primary that locks can be asked for, or why they cannot. It may have other slots than
+// that of the name that was asked for.
+func pinged(hello *call, name string, refused *failure) (any, *failure) {
+	fields, _ := hello.reply.(map[string]any)
+	if role := fields["role"]; role != "master" {
+		return nil, &failure{refused: true, text: fmt.Sprintf("READONLY this server has the role %v", role)}
+	}
+	if refused == nil {
+		return hello.reply, nil
+	}
+	if next, _, _ := judge(refused.text); next == moved || next == asking {
+		return hello.reply, nil
+	}
+	if strings.HasPrefix(refused.text, "NOPERM") {
+		refused.text += ": a ping asks LOCK.FENCE " + name
+	}
+	return nil, refused
 }
 
 // moduleVersion is that of the module in the reply to HELLO: 0 without a module.

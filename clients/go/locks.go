@@ -179,7 +179,9 @@ func (l *Locks) CheckToken(ctx context.Context, name string, token uint64) error
 	return nil
 }
 
-// Ping asks whether the server is reachable and has the module. It returns the version of that, as "0.3.0".
+// Ping asks whether locks can be asked for here now, and returns the version of the module, as "0.3.0". It asks a primary,
+// as an acquire does, and LOCK.FENCE for the lock redislock:ping (with the prefix), which changes nothing: the user needs
+// the right to that. A replica, and a server that is loading its data, are an ErrConnectionFailed.
 func (l *Locks) Ping(ctx context.Context) (string, error) {
 	if l.core.closing.Err() != nil {
 		return "", closed()

@@ -28,6 +28,8 @@ type ask struct {
 	failed func(error)
 	// wanted is the acquire that it is for, which is told what becomes of it.
 	wanted *wanted
+	// pings tells that the reply to HELLO before it counts, of a primary that does not refuse it.
+	pings bool
 	// before is what is sent before it where the server tells of changes.
 	before func(*link) [][]string
 }
@@ -132,8 +134,15 @@ func (s *servers) attempt(ctx context.Context, a *ask, node string, earlier *ans
 	if a.wanted != nil {
 		a.wanted.sends()
 	}
+	var hello *call
+	if a.pings {
+		hello = l.send([]string{"HELLO"}, nil)
+	}
 	asked := l.send(a.words, before)
 	reply, failed := asked.wait(ctx, min(attemptTime, max(5*pause, left/2)))
+	if a.pings && (failed == nil || failed.refused) {
+		reply, failed = pinged(hello, a.name, failed)
+	}
 	if failed == nil {
 		s.hears()
 		if a.wanted != nil || a.failed != nil {

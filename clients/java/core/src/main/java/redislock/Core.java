@@ -216,13 +216,15 @@ final class Core {
                 then.accept(problem == null && got.reply() instanceof Map<?, ?> fields ? LockInfo.of(fields) : null, problem));
     }
 
-    /** Asks for the version of the module. */
+    /** Asks for the version of the module, if a primary has it that this user may ask for locks. */
     void version(BiConsumer<String, Problem> then) {
-        request("redislock:ping", List.of("HELLO"), Clock.after(Clock.now(), 2 * Rules.ATTEMPT), (got, problem) -> {
+        String name = options.prefix + "redislock:ping";
+        var words = List.of("LOCK.FENCE", name, Long.toString(Rules.NOBODYS));
+        new Request(servers, name, words, Clock.after(Clock.now(), Rules.WAIT_MARGIN), null, (got, problem) -> {
             long version = problem == null ? LockInfo.version(got.reply()) : 0;
             boolean isMissing = problem == null && version == 0;
             then.accept(LockInfo.shown(version), isMissing ? Problem.of("ERR unknown command LOCK.ACQUIRE") : problem);
-        });
+        }).pings().start();
     }
 
     /** Gives the hold up. What a server does not answer in time, the background continues. */

@@ -161,11 +161,14 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Returns the version of the module, as 0.3.0, if the server is reachable and has it.
+     * Returns the version of the module, as 0.3.0, if locks can be asked for here now. It asks a primary, as an acquire does,
+     * and {@code LOCK.FENCE} for the lock redislock:ping (with the prefix), which changes nothing: the user needs the right to
+     * that.
      *
      * @return the version
-     * @throws ModuleMissingException if it lacks the module
-     * @throws ConnectionFailedException if it is not reachable
+     * @throws ModuleMissingException if the server lacks the module
+     * @throws ConnectionFailedException if it is not reachable, is a replica, or is loading its data
+     * @throws ServerRefusedException if it refuses for another reason, as a right that this user lacks
      * @throws InterruptedException if the thread is interrupted before the answer
      */
     public String ping() throws InterruptedException {

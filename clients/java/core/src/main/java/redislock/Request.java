@@ -1,6 +1,7 @@
 package redislock;
 
 import java.util.List;
+import java.util.Map;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.function.Function;
@@ -31,6 +32,8 @@ final class Request {
     private final long began = Clock.now();
     private long pause = Rules.PAUSE;
     private String node;
+    /** True if the reply to HELLO before it counts, of a primary that does not refuse it. */
+    private boolean pings;
     private boolean isRepeated;
     private boolean mayComeLate;
     private Problem refused;
@@ -55,6 +58,11 @@ final class Request {
 
     Request before(Function<Link, List<List<String>>> first) {
         before = first;
+        return this;
+    }
+
+    Request pings() {
+        pings = true;
         return this;
     }
 
@@ -100,14 +108,22 @@ final class Request {
         if (wanted != null) {
             wanted.sends();
         }
+        long limit = Math.min(Rules.ATTEMPT, Math.max(5 * Rules.PAUSE, left / 2));
+        var hello = new Object[1];
+        if (pings) {
+            link.send(List.of("HELLO"), null, limit, (reply, failed) -> hello[0] = reply);
+        }
         var call = new Link.Call[1];
-        call[0] = link.send(words, first, Math.min(Rules.ATTEMPT, Math.max(5 * Rules.PAUSE, left / 2)), (reply, failed) -> {
-            if (failed == null || failed.isRefused()) {
+        call[0] = link.send(words, first, limit, (answer, why) -> {
+            if (why == null || why.isRefused()) {
                 servers.hears();
             }
             if (isOver) {
                 return;
             }
+            boolean isPinged = pings && (why == null || why.isRefused());
+            var failed = isPinged ? pinged(hello[0], why) : why;
+            var reply = isPinged ? hello[0] : answer;
             if (failed == null) {
                 answered(link, reply, sent, call[0].number);
                 return;
@@ -127,6 +143,22 @@ final class Request {
             }
             failed(leave(link, failed), link.address);
         });
+    }
+
+    /**
+     * Returns why locks cannot be asked for at this server; null if they can. It may have other slots than that of the name
+     * that was asked for.
+     */
+    private Failure pinged(Object hello, Failure refused) {
+        Object role = hello instanceof Map<?, ?> fields ? fields.get("role") : null;
+        if (!"master".equals(role)) {
+            return Failure.refused("READONLY this server has the role " + role);
+        }
+        var next = refused == null ? Rules.Next.MOVED : Rules.judge(refused.text()).next();
+        if (next == Rules.Next.MOVED || next == Rules.Next.ASKING) {
+            return null;
+        }
+        return refused.text().startsWith("NOPERM") ? Failure.refused(refused.text() + ": a ping asks LOCK.FENCE " + name) : refused;
     }
 
     private void answered(Link link, Object reply, long sent, long number) {

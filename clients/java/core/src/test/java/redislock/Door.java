@@ -1,8 +1,6 @@
 package redislock;
 
 import java.io.IOException;
-import java.io.InputStream;
-import java.io.OutputStream;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
@@ -11,8 +9,10 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.GeneralSecurityException;
 import java.security.KeyStore;
+import java.util.ArrayDeque;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import java.util.function.UnaryOperator;
 import javax.net.ServerSocketFactory;
 import javax.net.ssl.KeyManagerFactory;
 import javax.net.ssl.SSLContext;
@@ -99,22 +99,28 @@ final class Door implements AutoCloseable {
         });
     }
 
-    /** Starts what answers as a sentinel does, for any name. */
-    static Door sentinel(int primary) {
-        return new Door(ServerSocketFactory.getDefault(), from -> {
-            try (from) {
-                answer(from.getInputStream(), from.getOutputStream(), "" + primary);
+    /** Starts what answers as a sentinel does, for any name: with these primaries, and with the last one again. */
+    static Door sentinel(Integer... primaries) {
+        var left = new ArrayDeque<>(List.of(primaries));
+        return played(command -> {
+            synchronized (left) {
+                return command.equals("SENTINEL") ? "*2\r\n+127.0.0.1\r\n+" + (left.size() > 1 ? left.poll() : left.peek()) : "+OK";
             }
         });
     }
 
-    private static void answer(InputStream in, OutputStream out, String primary) throws IOException {
-        var requests = new Resp(in);
-        while (true) {
-            var words = (List<?>) requests.read();
-            out.write((words.get(0).equals("SENTINEL") ? "*2\r\n$9\r\n127.0.0.1\r\n$" + primary.length() + "\r\n" + primary + "\r\n"
-                    : "+OK\r\n").getBytes(StandardCharsets.UTF_8));
-        }
+    /** Starts what replies so to the first word of each command, but for the end of the last line. */
+    static Door played(UnaryOperator<String> reply) {
+        return new Door(ServerSocketFactory.getDefault(), from -> {
+            try (from) {
+                var requests = new Resp(from.getInputStream());
+                while (true) {
+                    var words = (List<?>) requests.read();
+                    var answer = reply.apply(String.valueOf(words.get(0))) + "\r\n";
+                    from.getOutputStream().write(answer.getBytes(StandardCharsets.UTF_8));
+                }
+            }
+        });
     }
 
     @Override

@@ -86,6 +86,18 @@ class RedislockAutoConfigurationTest extends OneServer {
         });
     }
 
+    @Test
+    void replicaIsUnhealthy() {
+        try (var replica = new Server()) {
+            replica.command("REPLICAOF", "127.0.0.1", "1");
+            program.withPropertyValues("redislock.url=redis://" + replica.address()).run(context -> {
+                var health = context.getBean(HealthIndicator.class).health();
+                assertThat(health.getStatus()).isEqualTo(Status.DOWN);
+                assertThat(String.valueOf(health.getDetails().get("error"))).contains(replica.address() + " is a replica");
+            });
+        }
+    }
+
     /** A pool that ends when its bean is destroyed. What it runs may hold a lock until then. */
     static final class Pool implements Executor, DisposableBean {
         Hold hold;
