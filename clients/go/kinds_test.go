@@ -233,14 +233,16 @@ func TestArgumentsAreChecked(t *testing.T) {
 		t.Error(err)
 	}
 	for what, address := range map[string]string{
-		"must begin with":    "http://localhost",
-		"must be a number":   "redis://localhost/nine",
-		"parameter \"timeou": "redis://localhost?timeout=3",
-		"port from 1":        "redis://localhost:0",
-		"is no URL":          "redis://:secret@%zz",
-		"DB must be 0 or mo": "redis://localhost/-1",
-		"%23 for % and #":    "redis://ann:12#secret@localhost",
-		"write %25 and %23":  "redis://:1%secret@localhost",
+		"must begin with":                    "http://localhost",
+		"is empty: \"\"":                     "",
+		"host:port/db, and is empty: \"  \"": "  ",
+		"must be a number":                   "redis://localhost/nine",
+		"parameter \"timeou":                 "redis://localhost?timeout=3",
+		"port from 1":                        "redis://localhost:0",
+		"is no URL":                          "redis://:secret@%zz",
+		"DB must be 0 or mo":                 "redis://localhost/-1",
+		"%23 for % and #":                    "redis://ann:12#secret@localhost",
+		"write %25 and %23":                  "redis://:1%secret@localhost",
 	} {
 		if _, err := redislock.Open(address); !errors.Is(err, redislock.ErrInvalid) || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", what, err)

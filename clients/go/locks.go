@@ -15,6 +15,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -43,6 +44,9 @@ func Open(address string, opts ...Option) (*Locks, error) {
 }
 
 func parseURL(address string) (Servers, error) {
+	if strings.TrimSpace(address) == "" {
+		return Servers{}, invalid("the address must be redis://user:password@host:port/db, and is empty: %q", address)
+	}
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Fragment != "" { // whose text has the password
 		return Servers{}, invalid("the address must be redis://user:password@host:port/db, and is no URL: " +
@@ -61,14 +65,8 @@ func parseURL(address string) (Servers, error) {
 		servers.Addrs = []string{parsed.Path}
 		path = parsed.Query().Get("db")
 	case "redis", "rediss":
-		host, port := parsed.Hostname(), parsed.Port()
-		if host == "" {
-			host = "127.0.0.1"
-		}
-		if port == "" {
-			port = "6379"
-		}
-		servers.Addrs = []string{net.JoinHostPort(host, port)}
+		host := cmp.Or(parsed.Hostname(), "127.0.0.1")
+		servers.Addrs = []string{net.JoinHostPort(host, cmp.Or(parsed.Port(), "6379"))}
 		if parsed.Scheme == "rediss" {
 			servers.TLS = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
 		}

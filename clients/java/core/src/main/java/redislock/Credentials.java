@@ -9,6 +9,17 @@ package redislock;
 public record Credentials(String user, String password) {
     static final Credentials NONE = new Credentials("", "");
 
+    /**
+     * Says who logs in.
+     *
+     * @param user the name of the user
+     * @param password the password
+     */
+    public Credentials {
+        Rules.given(user, "user");
+        Rules.given(password, "password");
+    }
+
     /** Returns a text without the user and the password. */
     @Override
     public String toString() {

@@ -150,8 +150,9 @@ public final class Hold implements AutoCloseable {
      */
     public void extend(Duration lease, Duration minHold) throws InterruptedException {
         Rules.check(held.wanted.kind != Wanted.Kind.SHARED, Lock.NO_MIN_HOLD);
-        long least = minHold.isZero() ? 0 : Rules.checkLease("minHold", minHold);
-        Rules.check(minHold.compareTo(lease) <= 0, "minHold must be the lease (%s) or less, not %s", lease, minHold);
+        long least = Rules.given(minHold, "minHold").isZero() ? 0 : Rules.checkLease("minHold", minHold);
+        Rules.check(minHold.compareTo(Rules.given(lease, "lease")) <= 0, "minHold must be the lease (%s) or less, not %s",
+                lease, minHold);
         check();
         core.engine.run(() -> held.park(least));
         extend(lease);

@@ -49,7 +49,7 @@ public final class Leader implements AutoCloseable {
      * @return this
      */
     public Leader onElected(Work work) {
-        elected = work;
+        elected = Rules.given(work, "work");
         return this;
     }
 
@@ -60,7 +60,7 @@ public final class Leader implements AutoCloseable {
      * @return this
      */
     public Leader onDeposed(Consumer<LockLostException> hears) {
-        deposed = hears;
+        deposed = Rules.given(hears, "onDeposed");
         return this;
     }
 
@@ -72,7 +72,7 @@ public final class Leader implements AutoCloseable {
      * @return this
      */
     public Leader onError(Consumer<Throwable> hears) {
-        failed = hears;
+        failed = Rules.given(hears, "onError");
         return this;
     }
 

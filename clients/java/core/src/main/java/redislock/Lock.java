@@ -55,7 +55,7 @@ public final class Lock {
      * @return another Lock
      */
     public Lock waitFor(Duration most) {
-        Rules.check(!most.isNegative(), "waitFor must be 0 or more, not %s", most);
+        Rules.check(!Rules.given(most, "waitFor").isNegative(), "waitFor must be 0 or more, not %s", most);
         return with(options.lease, Rules.nanos(most), options.minHold, options.maxHold, options.renews, options.owner);
     }
 
@@ -112,7 +112,7 @@ public final class Lock {
      * @return another Lock
      */
     public Lock owner(String owner) {
-        int bytes = owner.getBytes(java.nio.charset.StandardCharsets.UTF_8).length;
+        int bytes = Rules.given(owner, "owner").getBytes(java.nio.charset.StandardCharsets.UTF_8).length;
         Rules.check(bytes >= 1 && bytes <= Rules.LONGEST_OWNER && !owner.equals("*"),
                 "owner must have from 1 to %d bytes, and not be *, which is another owner each time", Rules.LONGEST_OWNER);
         return with(options.lease, options.most, options.minHold, options.maxHold, options.renews, owner);
@@ -275,6 +275,7 @@ public final class Lock {
      * @throws AlreadyHeldException if the thread is in the body of a run or a call under the same lock
      */
     public <X extends Exception> void run(Work<X> body) throws X, InterruptedException {
+        Rules.given(body, "body");
         this.<@Nullable Object, X>call(hold -> {
             body.accept(hold);
             return null;
@@ -292,6 +293,7 @@ public final class Lock {
      * @throws InterruptedException as {@link #acquire} does
      */
     public <T extends @Nullable Object, X extends Exception> T call(Body<T, X> body) throws X, InterruptedException {
+        Rules.given(body, "body");
         var hold = acquire();
         core.engine.run(() -> core.enterBody(hold.held()));
         // A close that waits for the body waits for its release, too.

@@ -62,7 +62,7 @@ public final class Locks implements AutoCloseable {
      * @return the lock
      */
     public Lock lock(String name) {
-        return describe(Wanted.Kind.EXCLUSIVE, 0, List.of(name));
+        return describe(Wanted.Kind.EXCLUSIVE, 0, List.of(Rules.given(name, "name")));
     }
 
     /**
@@ -82,7 +82,7 @@ public final class Locks implements AutoCloseable {
      * @return the lock
      */
     public Lock read(String name) {
-        return describe(Wanted.Kind.SHARED, 0, List.of(name));
+        return describe(Wanted.Kind.SHARED, 0, List.of(Rules.given(name, "name")));
     }
 
     /**
@@ -93,7 +93,7 @@ public final class Locks implements AutoCloseable {
      * @return the lock
      */
     public Lock semaphore(String name, int limit) {
-        return describe(Wanted.Kind.LIMITED, limit, List.of(name));
+        return describe(Wanted.Kind.LIMITED, limit, List.of(Rules.given(name, "name")));
     }
 
     /**
@@ -103,7 +103,7 @@ public final class Locks implements AutoCloseable {
      * @return the lock
      */
     public Lock many(List<String> names) {
-        return describe(Wanted.Kind.EXCLUSIVE, 0, List.copyOf(names));
+        return describe(Wanted.Kind.EXCLUSIVE, 0, copied(names, "names"));
     }
 
     /**
@@ -113,7 +113,12 @@ public final class Locks implements AutoCloseable {
      * @return the lock
      */
     public Lock readMany(List<String> names) {
-        return describe(Wanted.Kind.SHARED, 0, List.copyOf(names));
+        return describe(Wanted.Kind.SHARED, 0, copied(names, "names"));
+    }
+
+    private static List<String> copied(List<String> all, String what) {
+        Rules.given(all, what).forEach(each -> Rules.given(each, "an element of " + what));
+        return List.copyOf(all);
     }
 
     private Lock describe(Wanted.Kind kind, int limit, List<String> names) {
@@ -127,7 +132,7 @@ public final class Locks implements AutoCloseable {
      * @return the election, in which {@link Leader#start} stands
      */
     public Leader leader(Lock lock) {
-        Rules.check(lock.core() == core, "lock must be one of these Locks");
+        Rules.check(Rules.given(lock, "lock").core() == core, "lock must be one of these Locks");
         return new Leader(lock);
     }
 
@@ -140,7 +145,7 @@ public final class Locks implements AutoCloseable {
      * @throws InterruptedException if the thread is interrupted before the answer
      */
     public void checkToken(String name, long token) throws InterruptedException {
-        Rules.check(!name.isEmpty() && token > 0 && token < 1L << 53,
+        Rules.check(!Rules.given(name, "name").isEmpty() && token > 0 && token < 1L << 53,
                 "checkToken needs a name, and a token from 1 to 2^53 - 1: '%s', %d", name, token);
         boolean isLive = ask(name, then -> core.fence(core.options.prefix + name, token, then));
         if (!isLive) {
@@ -156,7 +161,7 @@ public final class Locks implements AutoCloseable {
      * @throws InterruptedException if the thread is interrupted before the answer
      */
     public Optional<LockInfo> info(String name) throws InterruptedException {
-        Rules.check(!name.isEmpty(), "the name of a lock must not be empty");
+        Rules.check(!Rules.given(name, "name").isEmpty(), "the name of a lock must not be empty");
         return Optional.ofNullable(ask(name, then -> core.info(core.options.prefix + name, then)));
     }
 
@@ -208,7 +213,7 @@ public final class Locks implements AutoCloseable {
      * @param most how long it may take; 0 waits for no server
      */
     public void close(Duration most) {
-        core.close(most.isNegative() ? Duration.ZERO : most);
+        core.close(Rules.given(most, "most").isNegative() ? Duration.ZERO : most);
     }
 
     /** Sets what is not a default, and opens. */
@@ -248,6 +253,8 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder url(String url) {
+            Rules.check(!Rules.given(url, "url").isBlank(),
+                    "the URL must be redis://user:password@host:port/database, and is empty: '%s'", url);
             URI parsed = null;
             try {
                 parsed = new URI(url);
@@ -295,7 +302,7 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder address(String server) {
-            named(List.of(server));
+            named(List.of(Rules.given(server, "server")), "server");
             primary = null;
             isCluster = false;
             return this;
@@ -309,8 +316,8 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder sentinel(String name, List<String> sentinels) {
-            Rules.check(!name.isEmpty(), "sentinel needs the name of the primary");
-            named(sentinels);
+            Rules.check(!Rules.given(name, "name").isEmpty(), "sentinel needs the name of the primary");
+            named(sentinels, "sentinels");
             primary = name;
             isCluster = false;
             return this;
@@ -323,15 +330,16 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder cluster(List<String> nodes) {
-            named(nodes);
+            named(nodes, "nodes");
             primary = null;
             isCluster = true;
             return this;
         }
 
-        private void named(List<String> all) {
-            Rules.check(!all.isEmpty(), "at least one address must be named, as 127.0.0.1:6379");
-            addresses = all.stream().map(Builder::checked).toList();
+        private void named(List<String> all, String what) {
+            var checked = copied(all, what).stream().map(Builder::checked).toList();
+            Rules.check(!checked.isEmpty(), "at least one address must be named, as 127.0.0.1:6379");
+            addresses = checked;
         }
 
         /**
@@ -354,7 +362,7 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder login(Supplier<Credentials> provider) {
-            login = new Link.Login(provider, login.database());
+            login = new Link.Login(Rules.given(provider, "provider"), login.database());
             return this;
         }
 
@@ -389,7 +397,7 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder sentinelLogin(Supplier<Credentials> provider) {
-            sentinelLogin = new Link.Login(provider, 0);
+            sentinelLogin = new Link.Login(Rules.given(provider, "provider"), 0);
             return this;
         }
 
@@ -400,7 +408,7 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder tls(SSLSocketFactory factory) {
-            tls = factory;
+            tls = Rules.given(factory, "factory");
             return this;
         }
 
@@ -411,7 +419,7 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder connector(Connector connects) {
-            connector = connects;
+            connector = Rules.given(connects, "connector");
             return this;
         }
 
@@ -433,7 +441,7 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder listener(LockListener hears) {
-            listener = hears;
+            listener = Rules.given(hears, "listener");
             return this;
         }
 
@@ -444,7 +452,7 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder label(String who) {
-            int bytes = who.getBytes(StandardCharsets.UTF_8).length;
+            int bytes = Rules.given(who, "label").getBytes(StandardCharsets.UTF_8).length;
             Rules.check(bytes >= 1 && bytes <= Rules.LONGEST_OWNER - 40, "label must have from 1 to %d bytes, not %d",
                     Rules.LONGEST_OWNER - 40, bytes);
             label = who;
@@ -458,7 +466,7 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder prefix(String before) {
-            prefix = before;
+            prefix = Rules.given(before, "prefix");
             return this;
         }
 
@@ -469,7 +477,7 @@ public final class Locks implements AutoCloseable {
          * @return this
          */
         public Builder serverTimeout(Duration most) {
-            Rules.check(most.toMillis() >= 2000, "serverTimeout must be 2 s or more, not %s", most);
+            Rules.check(Rules.given(most, "serverTimeout").toMillis() >= 2000, "serverTimeout must be 2 s or more, not %s", most);
             serverTimeout = Rules.nanos(most);
             return this;
         }

@@ -2,6 +2,7 @@ package redislock;
 
 import java.time.Duration;
 import java.util.List;
+import java.util.Objects;
 import java.util.concurrent.ThreadLocalRandom;
 
 /** The decisions without input or output: constants in nanoseconds, deadlines, and what follows from a reply. */
@@ -183,8 +184,12 @@ final class Rules {
         }
     }
 
+    static <T> T given(T value, String what) {
+        return Objects.requireNonNull(value, what + " must not be null");
+    }
+
     static long checkLease(String what, Duration lease) {
-        check(lease.compareTo(Duration.ofMillis(100)) >= 0, "%s must be 100 ms or more, not %s", what, lease);
+        check(given(lease, what).compareTo(Duration.ofMillis(100)) >= 0, "%s must be 100 ms or more, not %s", what, lease);
         return nanos(lease);
     }
 

@@ -130,7 +130,7 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
 
     @Override
     public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
-        return tryTake(Duration.of(Math.max(time, 0), unit.toChronoUnit()), Lock::acquire);
+        return tryTake(Duration.of(Math.max(time, 0), Rules.given(unit, "unit").toChronoUnit()), Lock::acquire);
     }
 
     /**

@@ -273,6 +273,10 @@ class LocksTest extends OneServer {
             var sign = assertThrows(IllegalArgumentException.class, () -> Locks.open(url), url).getMessage();
             assertTrue(sign.contains("write %25 and %23 for % and #") && !sign.contains("secret"), sign);
         }
+        for (String blank : List.of("", " ")) {
+            var empty = assertThrows(IllegalArgumentException.class, () -> Locks.open(blank)).getMessage();
+            assertTrue(empty.contains("redis://user:password@host:port/database, and is empty: '" + blank + "'"), empty);
+        }
         for (String none : List.of("redis://", "redis:///1", "redis://ann@", "redis://ann:b@:1", "redis://ann:b@a:b:1")) {
             assertThrows(IllegalArgumentException.class, () -> Locks.open(none), none);
         }

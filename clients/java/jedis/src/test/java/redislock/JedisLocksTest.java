@@ -1,6 +1,10 @@
 package redislock;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import java.util.Map;
 import java.util.Set;
+import org.junit.jupiter.api.Test;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.DefaultRedisCredentials;
 import redis.clients.jedis.HostAndPort;
@@ -40,5 +44,12 @@ class JedisLocksTest extends DriverContract {
     @Override
     Class<? extends Exception> refused() {
         return JedisConnectionException.class;
+    }
+
+    @Test
+    void nullIsRefusedByItsName() throws Exception {
+        var server = new HostAndPort("127.0.0.1", 1);
+        assertEquals(8, new Nulls(Map.of(HostAndPort.class, server, Set.class, Set.of(server), JedisClientConfig.class,
+                DefaultJedisClientConfig.builder().build())).tries(JedisLocks.class));
     }
 }

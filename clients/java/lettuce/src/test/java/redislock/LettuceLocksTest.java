@@ -1,5 +1,6 @@
 package redislock;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import io.lettuce.core.ClientOptions;
@@ -11,6 +12,8 @@ import io.lettuce.core.SslVerifyMode;
 import java.net.ConnectException;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.List;
+import java.util.Map;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import redislock.lettuce.LettuceLocks;
@@ -83,5 +86,12 @@ class LettuceLocksTest extends DriverContract {
         var uri = RedisURI.create("rediss://127.0.0.1:6379");
         uri.setStartTls(true);
         assertThrows(IllegalArgumentException.class, () -> LettuceLocks.builder(uri));
+    }
+
+    @Test
+    void nullIsRefusedByItsName() throws Exception {
+        var uri = RedisURI.create("redis://127.0.0.1:1");
+        assertEquals(5, new Nulls(Map.of(RedisURI.class, uri, Iterable.class, List.of(uri), ClientOptions.class,
+                ClientOptions.create())).tries(LettuceLocks.class));
     }
 }

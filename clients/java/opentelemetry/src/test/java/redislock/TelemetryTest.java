@@ -136,4 +136,9 @@ class TelemetryTest extends OneServer {
         }
         sdk.close();
     }
+
+    @Test
+    void nullIsRefusedByItsName() throws Exception {
+        assertEquals(2, new Nulls(Map.of(Attributes.class, Attributes.empty())).tries(Telemetry.class));
+    }
 }

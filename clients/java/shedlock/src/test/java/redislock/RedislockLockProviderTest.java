@@ -1,11 +1,13 @@
 package redislock;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.time.Duration;
 import java.time.Instant;
+import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.ExecutionException;
 import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
@@ -115,5 +117,12 @@ class RedislockLockProviderTest extends AbstractExtensibleLockProviderIntegratio
         assertThrows(LockException.class, () -> provider.lock(config("i", Duration.ofSeconds(9), Duration.ZERO)));
         assertTrue(Thread.interrupted());
         assertUnlocked("i");
+    }
+
+    @Test
+    void nullIsRefusedByItsName() throws Exception {
+        var nulls = new Nulls(Map.of(Locks.class, locks, LockConfiguration.class, config("k", Duration.ofSeconds(9), Duration.ZERO),
+                RedislockLockProvider.class, provider));
+        assertEquals(2, nulls.tries(RedislockLockProvider.class));
     }
 }

@@ -10,6 +10,7 @@ import static redislock.Server.eventually;
 
 import java.time.Duration;
 import java.util.ConcurrentModificationException;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -138,5 +139,11 @@ class RedislockLockRegistryTest extends OneServer {
             System.gc();
             return !server.isHeld("left");
         });
+    }
+
+    @Test
+    void nullIsRefusedByItsName() throws Exception {
+        var nulls = new Nulls(Map.of(Locks.class, locks, Object.class, "k", RedislockLockRegistry.class, registry));
+        assertEquals(6, nulls.tries(RedislockLockRegistry.class));
     }
 }

@@ -11,6 +11,7 @@ import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
@@ -73,6 +74,7 @@ public final class Server implements AutoCloseable {
      * @param name the name on the server, with the prefix if there is one
      */
     public void lose(String name) {
+        Objects.requireNonNull(name, "name must not be null");
         with(() -> table.lose(name));
     }
 

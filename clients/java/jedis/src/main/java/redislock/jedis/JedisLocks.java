@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.net.Socket;
 import java.util.Collection;
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
 import java.util.function.Supplier;
 import redis.clients.jedis.DefaultJedisSocketFactory;
@@ -34,7 +35,7 @@ public final class JedisLocks {
      * @return a builder, for the settings of locks
      */
     public static Locks.Builder builder(HostAndPort server, JedisClientConfig config) {
-        return with(Locks.builder().address(server.toString()), config);
+        return with(Locks.builder().address(Objects.requireNonNull(server, "server must not be null").toString()), config);
     }
 
     /**
@@ -48,7 +49,9 @@ public final class JedisLocks {
      */
     public static Locks.Builder sentinel(String primary, Set<HostAndPort> sentinels, JedisClientConfig config,
             JedisClientConfig sentinelConfig) {
-        var known = Set.copyOf(sentinels);
+        Objects.requireNonNull(primary, "primary must not be null");
+        Objects.requireNonNull(sentinelConfig, "sentinelConfig must not be null");
+        var known = Set.copyOf(Objects.requireNonNull(sentinels, "sentinels must not be null"));
         return with(Locks.builder().sentinel(primary, texts(known)), config).sentinelLogin(credentials(sentinelConfig))
                 .connector((host, port) -> {
                     var server = new HostAndPort(host, port);
@@ -64,7 +67,7 @@ public final class JedisLocks {
      * @return a builder, for the settings of locks
      */
     public static Locks.Builder cluster(Set<HostAndPort> nodes, JedisClientConfig config) {
-        return with(Locks.builder().cluster(texts(nodes)), config);
+        return with(Locks.builder().cluster(texts(Objects.requireNonNull(nodes, "nodes must not be null"))), config);
     }
 
     private static List<String> texts(Collection<HostAndPort> servers) {
@@ -72,7 +75,7 @@ public final class JedisLocks {
     }
 
     private static Locks.Builder with(Locks.Builder builder, JedisClientConfig config) {
-        return builder.login(credentials(config)).database(config.getDatabase())
+        return builder.login(credentials(Objects.requireNonNull(config, "config must not be null"))).database(config.getDatabase())
                 .connector((host, port) -> connect(new HostAndPort(host, port), config));
     }
 

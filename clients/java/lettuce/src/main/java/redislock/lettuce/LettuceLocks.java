@@ -16,6 +16,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.function.Supplier;
 import javax.net.ssl.SSLSocket;
 import redislock.Credentials;
@@ -53,7 +54,8 @@ public final class LettuceLocks {
      * @return a builder, for the settings of locks
      */
     public static Locks.Builder builder(RedisURI uri, ClientOptions options) {
-        var sentinels = uri.getSentinels();
+        Objects.requireNonNull(options, "options must not be null");
+        var sentinels = Objects.requireNonNull(uri, "uri must not be null").getSentinels();
         if (sentinels.isEmpty()) {
             return with(Locks.builder().address(address(uri)), uri, List.of(), options);
         }
@@ -70,7 +72,8 @@ public final class LettuceLocks {
      */
     public static Locks.Builder cluster(Iterable<RedisURI> uris, ClientOptions options) {
         var nodes = new ArrayList<RedisURI>();
-        uris.forEach(nodes::add);
+        Objects.requireNonNull(options, "options must not be null");
+        Objects.requireNonNull(uris, "uris must not be null").forEach(nodes::add);
         var builder = Locks.builder().cluster(addresses(nodes));
         return with(builder, nodes.get(0), List.of(), options);
     }

@@ -15,6 +15,7 @@ import io.opentelemetry.context.Context;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 import redislock.LockException;
 import redislock.LockListener;
@@ -54,8 +55,8 @@ public final class Telemetry implements LockListener {
      */
     public Telemetry(OpenTelemetry to, @Nullable String separator, Attributes attributes) {
         this.separator = separator;
-        this.attributes = attributes;
-        var meter = to.getMeter("redislock");
+        this.attributes = Objects.requireNonNull(attributes, "attributes must not be null");
+        var meter = Objects.requireNonNull(to, "to must not be null").getMeter("redislock");
         waits = histogram(meter, "wait", "From acquire to its end", WAITS);
         holds = histogram(meter, "hold", "From a grant to its end", HOLDS);
         waiters = meter.upDownCounterBuilder("redislock.client.waiter.count").setDescription("Requests that have not ended").build();

@@ -1,6 +1,7 @@
 package redislock.shedlock;
 
 import java.time.Duration;
+import java.util.Objects;
 import java.util.Optional;
 import net.javacrumbs.shedlock.core.AbstractSimpleLock;
 import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
@@ -29,11 +30,12 @@ public final class RedislockLockProvider implements ExtensibleLockProvider {
      * @param locks the locks of a server, which stay open
      */
     public RedislockLockProvider(Locks locks) {
-        this.locks = locks;
+        this.locks = Objects.requireNonNull(locks, "locks must not be null");
     }
 
     @Override
     public Optional<SimpleLock> lock(LockConfiguration asked) {
+        Objects.requireNonNull(asked, "asked must not be null");
         var lock = locks.lock(asked.getName()).lease(raised(asked.getLockAtMostFor())).noRenewal();
         var least = raised(asked.getLockAtLeastFor());
         try {

@@ -2,6 +2,7 @@ package redislock.spring.integration;
 
 import java.time.Duration;
 import java.util.ConcurrentModificationException;
+import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import org.jspecify.annotations.Nullable;
@@ -28,7 +29,7 @@ public final class RedislockLockRegistry implements RenewableLockRegistry<Distri
      * @param lease how long the server keeps a lock whose holder is silent, and what {@link #renewLock} asks for
      */
     public RedislockLockRegistry(Locks locks, Duration lease) {
-        this.locks = locks;
+        this.locks = Objects.requireNonNull(locks, "locks must not be null");
         this.lease = lease;
         locks.lock("checked").lease(lease); // an argument is refused here, and not with each lock
     }
@@ -40,7 +41,7 @@ public final class RedislockLockRegistry implements RenewableLockRegistry<Distri
      */
     @Override
     public DistributedLock obtain(Object key) {
-        if (!(key instanceof String name)) {
+        if (!(Objects.requireNonNull(key, "key must not be null") instanceof String name)) {
             throw new IllegalArgumentException("the key of a lock must be a String, not " + key.getClass());
         }
         return new OfThread(name);
@@ -53,7 +54,8 @@ public final class RedislockLockRegistry implements RenewableLockRegistry<Distri
 
     @Override
     public void renewLock(Object key, Duration ttl) {
-        var hold = lasting(String.valueOf(key), null).hold().orElseThrow(() ->
+        Objects.requireNonNull(ttl, "ttl must not be null");
+        var hold = lasting(Objects.requireNonNull(key, "key must not be null").toString(), null).hold().orElseThrow(() ->
                 new IllegalStateException("this thread does not hold the lock '" + key + "'"));
         try {
             hold.extend(ttl);
