@@ -1,10 +1,14 @@
 package redislock;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static redislock.Server.SLACK;
 
+import java.io.IOException;
+import java.net.Socket;
+import java.net.URI;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -137,6 +141,36 @@ class TestingTest extends OneServer {
                 }
                 synchronized (served) {
                     assertEquals(List.of(0, 1, 2, 3, 4, 5), served);
+                }
+            }
+        }
+    }
+
+    private static Socket asks(redislock.testing.Server its, String... words) throws IOException {
+        var socket = new Socket("127.0.0.1", URI.create(its.url()).getPort());
+        socket.setSoTimeout((int) SLACK.toMillis());
+        socket.getOutputStream().write(Resp.command(List.of(words)));
+        return socket;
+    }
+
+    private static Object reply(Socket to) throws IOException {
+        return new Resp(to.getInputStream()).read();
+    }
+
+    @Test
+    void requestWhosePlaceANewerOneOfItsOwnerTakesIsAnswered() throws Exception {
+        String[] blocks = {"LOCK.ACQUIRE", "k", "ann", "PX", "60000", "BLOCK", "60000"};
+        try (var its = redislock.testing.Server.start(); var ours = Locks.open(its.url());
+                var holder = asks(its, "LOCK.ACQUIRE", "k", "ben", "PX", "60000")) {
+            assertInstanceOf(Long.class, reply(holder));
+            try (var older = asks(its, blocks)) {
+                waiting(ours, "k", 1);
+                try (var newer = asks(its, blocks)) {
+                    var answer = assertInstanceOf(Resp.Refusal.class, reply(older));
+                    assertTrue(answer.text().startsWith("UNBLOCKED "), answer.text());
+                    waiting(ours, "k", 1);
+                    its.lose("k");
+                    assertInstanceOf(Long.class, reply(newer));
                 }
             }
         }
