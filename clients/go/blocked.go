@@ -3,7 +3,6 @@ package redislock
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 )
 
@@ -22,11 +21,6 @@ const (
 // waitBlocked waits for several locks at once, over a connection of its own.
 func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, error) {
 	times, tries := 0, 0
-	room := c.blocking
-	// The server has to see the deadlock of an owner that holds another lock: that one waits for no connection.
-	if w.isNamed && slices.ContainsFunc(c.keeper.all(), func(h *held) bool { return h.w.owner == w.owner }) {
-		room = make(chan struct{}, 1)
-	}
 	for ctx.Err() == nil {
 		// Over the shared connection, which finds the primary and pauses between two attempts for all that wait.
 		got, err := c.attempt(ctx, w, p)
@@ -40,16 +34,13 @@ func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, 
 			return nil, nil
 		}
 		c.tellOfWaiting(w, &times)
-		select {
-		case room <- struct{}{}:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(p.until.left()):
-			return nil, nil
+		leave := c.enter(ctx, w, p)
+		if leave == nil {
+			break
 		}
 		sleep(ctx, min(backOff(tries), p.until.left()))
 		got, end, err := c.block(ctx, w, p)
-		<-room
+		leave()
 		switch {
 		case got != nil || err != nil:
 			return got, err
@@ -62,6 +53,29 @@ func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, 
 		}
 	}
 	return nil, context.Cause(ctx)
+}
+
+// enter waits until it may make a connection that waits, and returns what gives its place to another; nil if the time or
+// the context ended first.
+func (c *core) enter(ctx context.Context, w *wanted, p patience) (leave func()) {
+	over := time.NewTimer(p.until.left())
+	defer over.Stop()
+	for {
+		// The server has to see the deadlock of an owner that holds another lock: that one waits for no connection.
+		isHolding, begins := c.keeper.holdsBy(w)
+		if isHolding {
+			return func() {}
+		}
+		select {
+		case c.blocking <- struct{}{}:
+			return func() { <-c.blocking }
+		case <-begins:
+		case <-ctx.Done():
+			return nil
+		case <-over.C:
+			return nil
+		}
+	}
 }
 
 // block sends one request that waits. It asks over the shared connection from time to time whether that was granted: the

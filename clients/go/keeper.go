@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"container/heap"
+	"slices"
 	"sync"
 	"time"
 )
@@ -11,8 +12,10 @@ type keeper struct {
 	mu    sync.Mutex
 	holds heapOfHolds
 	names map[string]map[*held]struct{}
-	wake  chan struct{}
-	runs  bool
+	// begins is closed when a hold begins whose owner the program names.
+	begins chan struct{}
+	wake   chan struct{}
+	runs   bool
 }
 
 // heapOfHolds has the hold first that is due first.
@@ -58,6 +61,10 @@ func (c *core) register(h *held) {
 			k.names[name] = map[*held]struct{}{}
 		}
 		k.names[name][h] = struct{}{}
+	}
+	if h.w.isNamed {
+		close(k.begins)
+		k.begins = make(chan struct{})
 	}
 	if !k.runs {
 		k.runs = true
@@ -118,6 +125,17 @@ func (k *keeper) all() []*held {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return append([]*held(nil), k.holds...)
+}
+
+// holdsBy tells whether the owner of this request, if the program names it, holds a lock, and what is closed when that may
+// change.
+func (k *keeper) holdsBy(w *wanted) (isHolding bool, begins <-chan struct{}) {
+	if !w.isNamed {
+		return false, nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.ContainsFunc(k.holds, func(h *held) bool { return h.w.owner == w.owner }), k.begins
 }
 
 // heldSince tells since when any of these locks has been held by this very client; never if none is.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -205,6 +206,40 @@ func TestTheServerSeesTheDeadlockOfAnOwnerThoughTheProcessQueuesAllItMay(t *test
 		if err := errors.Join(mine.Release(background), theirs.Release(background)); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestTheServerSeesTheDeadlockOfAnOwnerWhoseHoldBeginsWhileItWaitsForAConnection(t *testing.T) {
+	var waits atomic.Int64
+	hooks := redislock.Hooks{Waiting: func(context.Context, string) { waits.Add(1) }}
+	locks, others := open(t, redislock.WithMaxQueuedPerLock(1), redislock.WithHooks(hooks)), open(t)
+	ann, ben, both := redislock.Owner("ann"), redislock.Owner("ben"), []string{"theirs", "free"}
+	theirs := acquire(t, others.Lock("theirs", ben))
+	ctx, cancel := context.WithCancel(background)
+	ended := make(chan error, 2)
+	for number, lock := range []*redislock.Lock{locks.Many(both), locks.Many(both, ann)} {
+		go func() {
+			_, err := lock.Acquire(ctx)
+			ended <- err
+		}()
+		eventually(t, "it waits", func() bool { return waits.Load() == int64(number+1) })
+		waiting(t, others, "theirs", 1)
+	}
+	time.Sleep(20 * time.Millisecond) // it has no connection
+	waiting(t, others, "theirs", 1)
+	mine := acquire(t, locks.Lock("mine", ann))
+	waiting(t, others, "theirs", 2)
+	if _, err := others.Lock("mine", ben, redislock.Wait(slack)).Acquire(background); !errors.Is(err, redislock.ErrDeadlock) {
+		t.Fatal(err)
+	}
+	cancel()
+	for range 2 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(mine.Release(background), theirs.Release(background)); err != nil {
+		t.Fatal(err)
 	}
 }
 

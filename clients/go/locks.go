@@ -100,7 +100,7 @@ func New(servers Servers, opts ...Option) (*Locks, error) {
 		options:  o,
 		servers:  newServers(servers, o),
 		lines:    &lines{lines: map[string]*line{}, most: o.maxQueued},
-		keeper:   &keeper{names: map[string]map[*held]struct{}{}, wake: make(chan struct{}, 1)},
+		keeper:   &keeper{names: map[string]map[*held]struct{}{}, begins: make(chan struct{}), wake: make(chan struct{}, 1)},
 		blocking: make(chan struct{}, o.maxQueued),
 		errands:  errands{same: map[string][]*errand{}},
 	}

@@ -39,7 +39,8 @@ func WithServerTimeout(timeout time.Duration) Option {
 }
 
 // WithMaxQueuedPerLock sets how many of this process stand in the server's queue of one lock; the others queue behind
-// them in the process. It is also how many connections may wait for several locks at once. 16 by default.
+// them in the process. It is also how many connections may wait for several locks at once. 16 by default. An Owner counts
+// in neither: each of its waits has a place, and, once it holds a lock, each of its waits for several a connection.
 func WithMaxQueuedPerLock(most int) Option { return func(o *options) { o.maxQueued = most } }
 
 // Hooks are functions that hear what becomes of locks; each may be nil. They are called in the middle of the work, so they

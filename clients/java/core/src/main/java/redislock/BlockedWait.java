@@ -9,12 +9,9 @@ final class BlockedWait {
     private final Wanted wanted;
     private int tries;
     private boolean hasSlot;
-    /** True if its owner holds another lock. The server has to see its deadlock, so that it waits for no connection. */
-    private boolean isHolding;
     private Link own;
     private Engine.Timer limit;
     private Engine.Timer probe;
-    private final Runnable entering = this::entered;
 
     BlockedWait(Core core, Acquire acquire) {
         this.core = core;
@@ -36,30 +33,36 @@ final class BlockedWait {
                 return;
             }
             acquire.waits();
-            isHolding = wanted.isNamed && core.keeper.all().stream().anyMatch(held -> held.wanted.owner.equals(wanted.owner));
-            if (isHolding) {
-                entered();
+            // The server has to see the deadlock of an owner that holds another lock: that one waits for no connection.
+            if (core.keeper.all().stream().anyMatch(held -> isOf(held.wanted))) {
+                enter(false);
                 return;
             }
             limit = core.engine.at(acquire.until, () -> {
-                core.blocking.remove(entering);
+                core.blocking.remove(this);
                 acquire.last();
             });
-            core.blocking.add(entering);
+            core.blocking.add(this);
             core.enterBlocking();
         });
     }
 
-    private void entered() {
+    /** True if the program names the owner, and that one asked for this, too. */
+    boolean isOf(Wanted other) {
+        return wanted.isNamed && other.owner.equals(wanted.owner);
+    }
+
+    /** Takes a connection, one of those that are counted or not. */
+    void enter(boolean isCounted) {
         core.engine.cancel(limit);
-        hasSlot = !isHolding;
+        hasSlot = isCounted;
         limit = core.engine.in(Math.min(Rules.backOff(tries), Clock.left(acquire.until)), this::block);
     }
 
     private void leave() {
         core.engine.cancel(limit);
         core.engine.cancel(probe);
-        core.blocking.remove(entering);
+        core.blocking.remove(this);
         if (own != null) {
             own.end(Failure.broken(null, "the wait has ended"));
             own = null;

@@ -32,7 +32,7 @@ final class Core {
     final Errands errands = new Errands(this);
     final Set<Acquire> acquires = new LinkedHashSet<>();
     /** Waits for several locks that have no connection yet, in their order, and how many have one. */
-    final ArrayDeque<Runnable> blocking = new ArrayDeque<>();
+    final ArrayDeque<BlockedWait> blocking = new ArrayDeque<>();
     int blockingNow;
     /** For how long a place in the queue is kept, and the longest wait: what the server allows. */
     long keep = Rules.KEEP;
@@ -94,7 +94,17 @@ final class Core {
     void enterBlocking() {
         while (blockingNow < options.maxQueued && !blocking.isEmpty()) {
             blockingNow++;
-            engine.soon(blocking.poll());
+            blocking.poll().enter(true);
+        }
+    }
+
+    /** Lets the waits of an owner that the program names make a connection each: it holds a lock from now on. */
+    void enterHolding(Wanted holding) {
+        for (var wait : holding.isNamed ? List.copyOf(blocking) : List.<BlockedWait>of()) {
+            if (wait.isOf(holding)) {
+                blocking.remove(wait);
+                wait.enter(false);
+            }
         }
     }
 

@@ -35,6 +35,7 @@ final class Keeper {
         for (String name : held.wanted.names) {
             names.computeIfAbsent(name, each -> new HashSet<>()).add(held);
         }
+        core.enterHolding(held.wanted);
         arm();
     }
 

@@ -484,7 +484,8 @@ public final class Locks implements AutoCloseable {
 
         /**
          * Sets how many of this process the server queues for one lock; the others queue in the process. It is also how many
-         * connections may wait for several locks at once. 16 by default.
+         * connections may wait for several locks at once. 16 by default. An owner of {@link Lock#owner} counts in neither: each
+         * of its waits has a place, and, once it holds a lock, each of its waits for several a connection.
          *
          * @param most 1 or more
          * @return this

@@ -19,6 +19,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingDeque;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
 import java.util.logging.Handler;
 import java.util.logging.Level;
@@ -220,6 +221,32 @@ class LocksTest extends OneServer {
                 mine.close();
                 theirs.close();
             }
+        }
+    }
+
+    @Test
+    void serverSeesTheDeadlockOfAnOwnerWhoseHoldBeginsWhileItWaitsForAConnection() throws Exception {
+        var waits = new AtomicInteger();
+        var both = List.of("theirs", "free");
+        try (var few = Locks.builder().address(server.address()).maxQueuedPerLock(1).listener(new LockListener() {
+            @Override
+            public void waiting(String lock) {
+                waits.incrementAndGet();
+            }
+        }).open()) {
+            var theirs = locks.lock("theirs").owner("ben").acquire();
+            var other = few.many(both).acquireAsync();
+            eventually("one waits", () -> server.waiters("theirs") == 1);
+            var ann = few.many(both).owner("ann").acquireAsync();
+            eventually("both wait", () -> waits.get() == 2);
+            assertEquals(1, server.waiters("theirs"), "it has no connection");
+            var mine = few.lock("mine").owner("ann").acquire();
+            eventually("the server sees the wait of ann", () -> server.waiters("theirs") == 2);
+            assertThrows(DeadlockException.class, () -> locks.lock("mine").owner("ben").waitFor(SLACK).acquire());
+            ann.cancel(true);
+            other.cancel(true);
+            mine.close();
+            theirs.close();
         }
     }
 
