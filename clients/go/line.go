@@ -66,14 +66,20 @@ func (l *line) callFirst() {
 
 func (l *line) isStale(p *place) bool { return p.number != unasked && p.link != l.link }
 
-// callNext calls the waiter behind one that has just asked, or left: it asks again if it has to, and so on. Behind the
-// last one that had to, waiters are let in that have not asked yet.
+// callNext calls the next waiter that has to ask again behind one that has just asked, or left, and that one the next.
+// Behind the last one that had to, waiters are let in that have not asked yet.
 func (l *line) callNext(behind int, wasStale bool) {
-	if behind < len(l.places) && l.places[behind].number != unasked {
-		if next := l.places[behind]; l.isStale(next) || next.askedAt.age() > keepTime/asksInKeep/2 {
-			notify(next.turn)
+	due := now() - moment(keepTime/asksInKeep/2)
+	for _, p := range l.places[behind:] {
+		if p.number == unasked {
+			break
 		}
-	} else if wasStale {
+		if l.isStale(p) || p.askedAt < due {
+			notify(p.turn)
+			return
+		}
+	}
+	if wasStale {
 		for at, p := range l.places {
 			if p.number == unasked && l.mayStand(at) {
 				notify(p.turn)

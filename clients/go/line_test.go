@@ -127,3 +127,39 @@ func TestANamedOwnerIsCalledWhenThoseAheadHaveAskedAgain(t *testing.T) {
 		t.Fatal("it is not called")
 	}
 }
+
+func TestAWaiterThatHasToAskAgainIsCalledBehindOneThatHasNot(t *testing.T) {
+	ls := &lines{lines: map[string]*line{}, most: 8}
+	var places []*place
+	for number := range uint64(3) {
+		p := ls.join("k", number, false)
+		p.sends()
+		p.asked(100+number, 1)
+		places = append(places, p)
+	}
+	places[1].asked(200, 2) // by itself, as its place would lapse
+	if called(places[2]); places[2].mayAsk() != afterOthers {
+		t.Fatal("it passes one that has to ask again")
+	}
+	places[0].asked(201, 2)
+	if !called(places[2]) || places[2].mayAsk() != mayAsk {
+		t.Fatal("the chain of calls ends at one that need not ask")
+	}
+}
+
+func TestANewWaiterIsCalledBehindOneThatAskedOverTheNewConnectionFirst(t *testing.T) {
+	ls := &lines{lines: map[string]*line{}, most: 8}
+	old, first := ls.join("k", 1, false), ls.join("k", 2, false)
+	old.sends()
+	old.asked(100, 1)
+	first.sends()
+	first.asked(200, 2)
+	second := ls.join("k", 3, false)
+	if second.mayAsk() != afterOthers {
+		t.Fatal("it passes one that has to ask again")
+	}
+	old.asked(201, 2)
+	if !called(second) || second.mayAsk() != mayAsk {
+		t.Fatal("it is not called")
+	}
+}

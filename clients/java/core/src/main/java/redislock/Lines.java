@@ -97,16 +97,19 @@ final class Lines {
         }
 
         /**
-         * Calls the waiter after one that has just asked, or left: it asks again if it has to, and so on. After the last one
-         * that had to, waiters are let in that have not asked yet.
+         * Calls the next waiter that has to ask again after one that has just asked, or left, and that one the next. After
+         * the last one that had to, waiters are let in that have not asked yet.
          */
         void callNext(int after, boolean wasStale) {
-            if (after < places.size() && places.get(after).number != UNASKED) {
-                var next = places.get(after);
-                if (isStale(next) || Clock.age(next.askedAt) > Rules.KEEP / Rules.ASKS_IN_KEEP / 2) {
+            long due = Clock.now() - Rules.KEEP / Rules.ASKS_IN_KEEP / 2;
+            for (int at = after; at < places.size() && places.get(at).number != UNASKED; at++) {
+                var next = places.get(at);
+                if (isStale(next) || next.askedAt < due) {
                     next.call();
+                    return;
                 }
-            } else if (wasStale) {
+            }
+            if (wasStale) {
                 for (var place : standing()) {
                     if (place.number == UNASKED) {
                         place.call();

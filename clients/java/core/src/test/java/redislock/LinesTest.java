@@ -44,6 +44,34 @@ class LinesTest {
     }
 
     @Test
+    void aWaiterThatHasToAskAgainIsCalledAfterOneThatHasNot() {
+        var lines = new Lines(new Engine(), 8);
+        var one = asked(lines, 1, false);
+        var two = asked(lines, 2, false);
+        var three = asked(lines, 3, false);
+        two.asked(200, 2); // by itself, as its place would lapse
+        three.clear();
+        assertEquals(Lines.May.AFTER_OTHERS, three.mayAsk());
+        one.asked(201, 2);
+        assertTrue(three.called);
+        assertEquals(Lines.May.ASK, three.mayAsk());
+    }
+
+    @Test
+    void aNewWaiterIsCalledAfterOneThatAskedOverTheNewConnectionFirst() {
+        var lines = new Lines(new Engine(), 8);
+        var old = asked(lines, 1, false);
+        var first = lines.join("k", 2, false);
+        first.sends();
+        first.asked(200, 2);
+        var second = lines.join("k", 3, false);
+        assertEquals(Lines.May.AFTER_OTHERS, second.mayAsk());
+        old.asked(201, 2);
+        assertTrue(second.called);
+        assertEquals(Lines.May.ASK, second.mayAsk());
+    }
+
+    @Test
     void aNamedOwnerIsCalledWhenThoseAheadHaveAskedAgain() {
         var lines = new Lines(new Engine(), 2);
         var one = asked(lines, 1, false);
