@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
@@ -61,9 +62,7 @@ func (c *core) giveUp(e *errand, sent *call) {
 		if c.closing.Err() != nil || err == nil && !e.wanted.doubtful.Load() {
 			return
 		}
-		select {
-		case <-c.closing.Done():
-		default:
+		if c.closing.Err() == nil {
 			sleep(e.off, wait)
 		}
 		wait *= 2
@@ -75,10 +74,7 @@ func (c *core) file(key string, e *errand) {
 	c.errands.mu.Lock()
 	defer c.errands.mu.Unlock()
 	if !e.hasToken {
-		for _, earlier := range c.errands.same[key] {
-			earlier.callOff(e.wanted)
-		}
-		delete(c.errands.same, key)
+		c.errands.callOff(key, e.wanted)
 	}
 	c.errands.same[key] = append(c.errands.same[key], e)
 }
@@ -87,16 +83,9 @@ func (c *core) unfile(key string, e *errand) {
 	e.cancel()
 	c.errands.mu.Lock()
 	defer c.errands.mu.Unlock()
-	var left []*errand
-	for _, other := range c.errands.same[key] {
-		if other != e {
-			left = append(left, other)
-		}
-	}
-	if left == nil {
+	c.errands.same[key] = slices.DeleteFunc(c.errands.same[key], func(other *errand) bool { return other == e })
+	if len(c.errands.same[key]) == 0 {
 		delete(c.errands.same, key)
-	} else {
-		c.errands.same[key] = left
 	}
 }
 
@@ -104,23 +93,19 @@ func (c *core) unfile(key string, e *errand) {
 func (c *core) callOff(w *wanted) {
 	c.errands.mu.Lock()
 	defer c.errands.mu.Unlock()
-	if len(c.errands.same) == 0 {
-		return
-	}
 	for _, name := range w.names {
-		key := name + "\x00" + w.owner
-		for _, earlier := range c.errands.same[key] {
-			earlier.callOff(w)
-		}
-		delete(c.errands.same, key)
+		c.errands.callOff(name+"\x00"+w.owner, w)
 	}
 }
 
-// callOff stops it. The server does what was sent before ahead of what comes now. What was not given up may still arrive,
+// callOff stops them. The server does what was sent before ahead of what comes now. What was not given up may still arrive,
 // even after the request that calls this off: so it must be given up, too.
-func (e *errand) callOff(by *wanted) {
-	e.cancel()
-	if !e.isSent || e.wanted.doubtful.Load() {
-		by.doubt()
+func (all *errands) callOff(key string, by *wanted) {
+	for _, e := range all.same[key] {
+		e.cancel()
+		if !e.isSent || e.wanted.doubtful.Load() {
+			by.doubt()
+		}
 	}
+	delete(all.same, key)
 }

@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -223,9 +224,7 @@ func (c *core) waitInLine(ctx context.Context, w *wanted, p patience) (*grant, e
 			return nil, nil
 		}
 		c.tellOfWaiting(w, &times)
-		if times++; times > 2 {
-			times = 3
-		}
+		times = min(times+1, 3)
 		lease = min(lease, w.firstLease)
 		c.sleepInLine(ctx, place, times, p)
 	}
@@ -317,12 +316,7 @@ func each(names []string, do func(int, string) error) error {
 		all.Go(func() { errs[i] = do(i, name) })
 	}
 	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // renewed renews the leases. It returns from when they count, 0 if any of the locks is lost, and whether an older
@@ -372,18 +366,10 @@ func (c *core) logWait(ctx context.Context, w *wanted) {
 		c.logger.Warn("redislock: waiting for a lock that this very Locks holds: a task that acquires twice waits for itself",
 			"lock", w.label(), "held", since.age().Round(time.Millisecond))
 	}
-	waited := longWait
-	if !sleep(ctx, longWait-ownWait) {
-		return
-	}
-	for {
+	for waited, left := longWait, longWait-ownWait; sleep(ctx, left); waited, left = 2*waited, waited {
 		if c.mayLog(w) {
 			c.logger.Warn("redislock: waiting for a lock", append([]any{"lock", w.label(), "waited", waited}, c.holder(ctx, w)...)...)
 		}
-		if !sleep(ctx, waited) {
-			return
-		}
-		waited *= 2
 	}
 }
 

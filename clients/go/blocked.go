@@ -34,13 +34,13 @@ func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, 
 			return nil, nil
 		}
 		c.tellOfWaiting(w, &times)
-		leave := c.enter(ctx, w, p)
-		if leave == nil {
+		room := c.enter(ctx, w, p)
+		if room == nil {
 			break
 		}
 		sleep(ctx, min(backOff(tries), p.until.left()))
 		got, end, err := c.block(ctx, w, p)
-		leave()
+		<-room
 		switch {
 		case got != nil || err != nil:
 			return got, err
@@ -55,20 +55,21 @@ func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, 
 	return nil, context.Cause(ctx)
 }
 
-// enter waits until it may make a connection that waits, and returns what gives its place to another; nil if the time or
-// the context ended first.
-func (c *core) enter(ctx context.Context, w *wanted, p patience) (leave func()) {
+// enter waits for its turn to make a connection that waits, and returns the room that it leaves then; nil if the time or the
+// context ended first.
+func (c *core) enter(ctx context.Context, w *wanted, p patience) chan struct{} {
 	over := time.NewTimer(p.until.left())
 	defer over.Stop()
 	for {
+		room := c.blocking
 		// The server has to see the deadlock of an owner that holds another lock: that one waits for no connection.
 		isHolding, begins := c.keeper.holdsBy(w)
 		if isHolding {
-			return func() {}
+			room = make(chan struct{}, 1)
 		}
 		select {
-		case c.blocking <- struct{}{}:
-			return func() { <-c.blocking }
+		case room <- struct{}{}:
+			return room
 		case <-begins:
 		case <-ctx.Done():
 			return nil

@@ -70,12 +70,7 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the kind and the cause.
-func (e *Error) Unwrap() []error {
-	if e.Cause == nil {
-		return []error{e.Kind}
-	}
-	return []error{e.Kind, e.Cause}
-}
+func (e *Error) Unwrap() []error { return and(e.Kind, e.Cause) }
 
 // A TimeoutError is an ErrLockTimeout: another had the lock for all of the wait.
 type TimeoutError struct {
@@ -92,12 +87,7 @@ func (e *TimeoutError) Error() string {
 }
 
 // Unwrap returns ErrLockTimeout, and the error of the context.
-func (e *TimeoutError) Unwrap() []error {
-	if e.Cause == nil {
-		return []error{ErrLockTimeout}
-	}
-	return []error{ErrLockTimeout, e.Cause}
-}
+func (e *TimeoutError) Unwrap() []error { return and(ErrLockTimeout, e.Cause) }
 
 // A Reason tells how a loss was noticed.
 type Reason string
@@ -151,11 +141,14 @@ func (e *LostError) Error() string {
 }
 
 // Unwrap returns ErrLockLost and the cause.
-func (e *LostError) Unwrap() []error {
-	if e.Cause == nil {
-		return []error{ErrLockLost}
+func (e *LostError) Unwrap() []error { return and(ErrLockLost, e.Cause) }
+
+// and is the kind of an error, and its cause, if it has one.
+func and(kind, cause error) []error {
+	if cause == nil {
+		return []error{kind}
 	}
-	return []error{ErrLockLost, e.Cause}
+	return []error{kind, cause}
 }
 
 func invalid(format string, args ...any) error {

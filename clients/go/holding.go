@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -140,19 +141,13 @@ func (c *core) release(ctx context.Context, h *held) error {
 	if (err != nil || h.w.doubtful.Load()) && h.parked() == 0 {
 		c.abandon(h.w, h.token)
 	}
-	if err != nil {
-		c.hooks.Released(h.w.ctx, h.w.label(), h.grantedAt.age())
-		return named(err, h.w.label(), 0)
-	}
-	for _, was := range held {
-		if !was {
-			lost := &LostError{Lock: h.w.label(), Token: token(h.token), Reason: ReasonRelease}
-			c.tellLoss(h, lost)
-			return lost
-		}
+	if err == nil && slices.Contains(held, false) {
+		lost := &LostError{Lock: h.w.label(), Token: token(h.token), Reason: ReasonRelease}
+		c.tellLoss(h, lost)
+		return lost
 	}
 	c.hooks.Released(h.w.ctx, h.w.label(), h.grantedAt.age())
-	return nil
+	return named(err, h.w.label(), 0)
 }
 
 // forget hears that the program has dropped the Hold: it is renewed no more, for it would lock out all others.

@@ -40,14 +40,7 @@ func (l *Locks) Info(ctx context.Context, name string) (*Info, error) {
 	if name == "" {
 		return nil, invalid("the name of a lock must not be empty")
 	}
-	if l.core.closing.Err() != nil {
-		return nil, closed()
-	}
-	info, err := l.core.info(ctx, l.core.prefix+name)
-	if err != nil {
-		return nil, ended(ctx, named(err, name, 0))
-	}
-	return info, nil
+	return answered(ctx, l.core, name, func() (*Info, error) { return l.core.info(ctx, l.core.prefix+name) })
 }
 
 func (c *core) info(ctx context.Context, name string) (*Info, error) {
@@ -95,10 +88,11 @@ func pinged(hello *call, name string, refused *failure) (any, *failure) {
 	if role := fields["role"]; role != "master" {
 		return nil, &failure{refused: true, text: fmt.Sprintf("READONLY this server has the role %v", role)}
 	}
-	if refused == nil {
-		return hello.reply, nil
+	next := moved
+	if refused != nil {
+		next, _, _ = judge(refused.text)
 	}
-	if next, _, _ := judge(refused.text); next == moved || next == asking {
+	if next == moved || next == asking {
 		return hello.reply, nil
 	}
 	if strings.HasPrefix(refused.text, "NOPERM") {

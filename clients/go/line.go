@@ -109,9 +109,8 @@ func (ls *lines) changed(names []any) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if names == nil {
-		for _, l := range ls.lines {
-			l.watched = 0
-			l.callFirst()
+		for name := range ls.lines {
+			names = append(names, name)
 		}
 	}
 	for _, name := range names {

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,10 +141,7 @@ const noHello = "NOPROTO this peer does not know HELLO 3 and so speaks no RESP3,
 func (l *link) greet(ctx context.Context, user, password string, db int) *failure {
 	hello := []string{"HELLO", "3"}
 	if password != "" || user != "" {
-		if user == "" {
-			user = "default"
-		}
-		hello = append(hello, "AUTH", user, password)
+		hello = append(hello, "AUTH", cmp.Or(user, "default"), password)
 	}
 	requests := [][]string{hello}
 	if db != 0 {
@@ -229,12 +227,9 @@ func (l *link) ask(ctx context.Context, most time.Duration, words []string) (any
 }
 
 func (l *link) isClosed() bool {
-	select {
-	case <-l.closed:
-		return true
-	default:
-		return false
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.why != nil
 }
 
 // end ends the connection, and tells all that wait for a reply why.

@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,11 +138,7 @@ func (k *Lock) explain(ctx context.Context, w *wanted, err error, began moment) 
 		return fmt.Errorf("redislock: the wait for lock %q was cancelled: %w", w.label(), context.Cause(ctx))
 	}
 	// A server that does not answer, or that grants nothing, is no other holder.
-	last := w.last.Load()
-	if last == nil {
-		last = w.quarantine.Load()
-	}
-	if last != nil {
+	if last := cmp.Or(w.last.Load(), w.quarantine.Load()); last != nil {
 		var e *Error
 		if errors.As(*last, &e) {
 			with := *e
@@ -161,10 +158,7 @@ func (k *Lock) explain(ctx context.Context, w *wanted, err error, began moment) 
 
 // place is the server that has this lock, for people.
 func (s *servers) place(name string) string {
-	if address := s.address(name); address != "" {
-		return address
-	}
-	return s.config.Addrs[0]
+	return cmp.Or(s.address(name), s.config.Addrs[0])
 }
 
 // alreadyHeld refuses a wait that could never end: the context is that of a hold of the same lock.

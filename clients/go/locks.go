@@ -164,31 +164,32 @@ func (l *Locks) CheckToken(ctx context.Context, name string, token uint64) error
 	if name == "" || token == 0 || token >= 1<<53 {
 		return invalid("CheckToken needs a name, and a token from 1 to 2^53 - 1: %q, %d", name, token)
 	}
-	if l.core.closing.Err() != nil {
-		return closed()
-	}
-	isLive, err := l.core.fence(ctx, l.core.prefix+name, int64(token))
-	switch {
-	case err != nil:
-		return ended(ctx, named(err, name, 0))
-	case !isLive:
+	isLive, err := answered(ctx, l.core, name, func() (bool, error) {
+		return l.core.fence(ctx, l.core.prefix+name, int64(token))
+	})
+	if err == nil && !isLive {
 		return &Error{Kind: ErrFenced, Lock: name, Message: "the token " + strconv.FormatUint(token, 10) + " is not that of a live hold"}
 	}
-	return nil
+	return err
 }
 
 // Ping asks whether locks can be asked for here now, and returns the version of the module, as "0.3.0". It asks a primary,
 // as an acquire does, and LOCK.FENCE for the lock redislock:ping (with the prefix), which changes nothing: the user needs
 // the right to that. A replica, and a server that is loading its data, are an ErrConnectionFailed.
 func (l *Locks) Ping(ctx context.Context) (string, error) {
-	if l.core.closing.Err() != nil {
-		return "", closed()
+	return answered(ctx, l.core, "", func() (string, error) { return l.core.version(ctx) })
+}
+
+// answered is the answer to a question about the lock of this name, unless the Locks are closed.
+func answered[T any](ctx context.Context, c *core, name string, ask func() (T, error)) (got T, err error) {
+	if c.closing.Err() != nil {
+		return got, closed()
 	}
-	version, err := l.core.version(ctx)
+	got, err = ask()
 	if err != nil {
-		return "", ended(ctx, err)
+		err = ended(ctx, named(err, name, 0))
 	}
-	return version, nil
+	return got, err
 }
 
 // ended is the error, or that of the context where it ended the request.

@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -48,18 +49,12 @@ func (s *servers) request(ctx context.Context, a *ask) (*answer, error) {
 	earlier := &answer{}
 	var refused, lost error
 	for {
-		address := node
-		if address == "" {
-			address = s.address(a.name)
-		}
+		address := cmp.Or(node, s.address(a.name))
 		got, failed := s.attempt(ctx, a, node, earlier, s.patience(a, began))
 		if failed == nil {
 			return got, nil
 		}
-		node = ""
-		if address == "" {
-			address = s.address(a.name)
-		}
+		node, address = "", cmp.Or(address, s.address(a.name))
 		next, number, to := again, 0, ""
 		if failed.refused {
 			next, number, to = judge(failed.text)
@@ -188,11 +183,10 @@ func (s *servers) linkIn(ctx context.Context, a *ask, node string, left time.Dur
 			return l, nil // nobody waits for it to be made
 		}
 	}
-	most := max(left, 5*pause)
 	if a.failed != nil {
-		most = max(left/2, 5*pause) // a renewal is told why it fails before its time is over
+		left /= 2 // a renewal is told why it fails before its time is over
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(most, 2*attemptTime))
+	ctx, cancel := context.WithTimeout(ctx, min(max(left, 5*pause), 2*attemptTime))
 	defer cancel()
 	if node == "" {
 		var failed *failure

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,12 +43,10 @@ func (c *Servers) check() error {
 		return invalid("Addrs must name a server, as 127.0.0.1:6379")
 	}
 	for _, address := range c.Addrs {
-		if c.Dial != nil {
-			break // which knows what it means
-		}
 		_, port, err := net.SplitHostPort(address)
 		number, numberErr := strconv.Atoi(port)
-		if address[:min(1, len(address))] != "/" && (err != nil || numberErr != nil || number < 1 || number > 65535) {
+		isPath := c.Dial != nil || strings.HasPrefix(address, "/") // or what Dial understands
+		if !isPath && (err != nil || numberErr != nil || number < 1 || number > 65535) {
 			return invalid("Addrs must be host:port with a port from 1 to 65535, or the path of a socket, not %q", address)
 		}
 	}
@@ -436,10 +436,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (s *servers) end() {
 	s.close()
 	s.mu.Lock()
-	doors := make([]*door, 0, len(s.doors))
-	for _, d := range s.doors {
-		doors = append(doors, d)
-	}
+	doors := slices.Collect(maps.Values(s.doors))
 	s.mu.Unlock()
 	for _, d := range doors {
 		if l := d.link.Load(); l != nil {

@@ -75,9 +75,6 @@ func (w *wanted) name() string { return w.names[0] }
 
 // label is the names without their prefix, for people.
 func (w *wanted) label() string {
-	if len(w.names) == 1 {
-		return w.names[0][w.prefix:]
-	}
 	names := make([]string, len(w.names))
 	for i, name := range w.names {
 		names[i] = name[w.prefix:]
