@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use crate::tidy::{files, root, shipped, sources};
+use crate::tidy::{Source, files, root, shipped, sources};
 
 /// Numbers that are no decisions about what the module does, with the reason.
 const NO_DECISIONS: &[(&str, &[&str])] = &[
@@ -119,6 +119,7 @@ const NUMBERS: &[&str] = &[
     "c_ulonglong",
     "Duration",
     "Moment",
+    "Bound",
 ];
 
 /// A number of the sources, or a row of the table.
@@ -134,19 +135,15 @@ struct Bound {
 
 /// All numbers with names in the sources that go into the module.
 fn numbers() -> Vec<Bound> {
-    let sources = shipped("src");
-    let tuning = sources.iter().find(|source| source.path.ends_with("lock/tuning.rs")).expect("it is there");
-    sources
-        .iter()
-        .flat_map(|source| {
-            let file = source.path.strip_prefix("src").expect("a source").to_string_lossy().into_owned();
-            numbers_of(&file, &source.code, &tuning.code)
-        })
-        .collect()
+    let numbers = |source: Source| {
+        let file = source.path.strip_prefix("src").expect("a source").to_string_lossy().into_owned();
+        numbers_of(&file, &source.code)
+    };
+    shipped("src").into_iter().flat_map(numbers).collect()
 }
 
 /// The numbers with names in this code, which has no comments.
-fn numbers_of(file: &str, code: &str, tuning: &str) -> Vec<Bound> {
+fn numbers_of(file: &str, code: &str) -> Vec<Bound> {
     let starts = code.match_indices("const ").map(|(at, word)| &code[at + word.len()..]);
     starts
         .filter_map(|rest| {
@@ -156,23 +153,17 @@ fn numbers_of(file: &str, code: &str, tuning: &str) -> Vec<Bound> {
             let kind = kind.rsplit("::").next().unwrap_or(kind);
             let (value, _) = rest.split_once(';').filter(|_| NUMBERS.contains(&kind))?;
             let value = value.split_whitespace().collect::<Vec<_>>().join(" ");
-            let (tried, value) = match value.strip_prefix("TUNING.") {
-                Some(field) => {
-                    (Some(value_in(tuning, "SMALLEST", field)), value_in(tuning, "SHIPPED", field))
+            let (value, tried) = match value.strip_prefix("Bound::of(").and_then(|both| both.split_once(')'))
+            {
+                Some((both, _)) => {
+                    let (shipped, smallest) = both.split_once(", ").expect("two values");
+                    (shipped.to_owned(), Some(smallest.to_owned()))
                 }
-                None => (None, value),
+                None => (value, None),
             };
             Some(Bound { name: format!("{file} {name}"), value, tried })
         })
         .collect()
-}
-
-/// The value of a field in the constant `which` of `lock/tuning.rs`.
-fn value_in(tuning: &str, which: &str, field: &str) -> String {
-    let (_, rest) = tuning.split_once(&format!("const {which}: Tuning = ")).expect("it is there");
-    let (fields, _) = rest.split_once('}').expect("it ends");
-    let value = fields.split_once(&format!(" {field}: ")).and_then(|(_, rest)| rest.split_once(','));
-    value.unwrap_or_else(|| panic!("{which} has no {field}")).0.to_owned()
 }
 
 /// The rows of the table, as lists of cells.
@@ -271,11 +262,10 @@ fn the_table_of_bounds_says_what_the_sources_say() {
 // Check the checker.
 #[test]
 fn each_difference_between_table_and_sources_is_seen() {
-    let code = "pub const AT_MOST: u32 = 5;\nconst FEW: usize = TUNING.few;\n\
+    let code = "pub const AT_MOST: u32 = 5;\nconst FEW: Bound = Bound::of(8, 2);\n\
                 const LONG: Duration =\n    Duration::from_millis(2);\nconst WORD: &str = ;\nconst fn f() {}\n\
                 impl A { pub(super) const SHIFT: std::ffi::c_int = 3; }";
-    let tuning = "const SHIPPED: Tuning = Tuning { few: 8, }; const SMALLEST: Tuning = Tuning { few: 2, };";
-    let numbers = numbers_of("a.rs", code, tuning);
+    let numbers = numbers_of("a.rs", code);
     let names: Vec<&str> = numbers.iter().map(|number| &*number.name).collect();
     assert_eq!(names, ["a.rs AT_MOST", "a.rs FEW", "a.rs LONG", "a.rs SHIFT"]);
     let few = Bound { name: "a.rs FEW".into(), value: "8".into(), tried: Some("2".into()) };

@@ -8,7 +8,7 @@
 //! server some three times what a grant costs us, and it sends every queued reply before it reads another command. So
 //! it gets some replies at a time, first come first, and the pump gives it more in the next turn.
 
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use std::collections::VecDeque;
 use std::hash::Hash;
 
@@ -20,10 +20,10 @@ use crate::lock::effect::{Answer, WaiterId};
 use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Token};
 
 /// The number of clients that are answered in one turn of the event loop.
-pub const REPLIES_PER_TURN: usize = TUNING.replies_per_turn;
+pub(crate) const REPLIES_PER_TURN: Bound = Bound::of(128, 3);
 
 /// For how many clients room is kept after a storm.
-const KEPT: usize = TUNING.kept;
+const KEPT: Bound = Bound::of(64, 4);
 
 /// The answer to a blocked client.
 #[derive(Clone, Debug)]
@@ -196,13 +196,13 @@ impl<B: Copy + Eq + Hash> Clients<B> {
 
     /// The number of clients that may still be answered in this turn of the event loop.
     #[must_use]
-    pub const fn room(&self) -> usize {
-        REPLIES_PER_TURN.saturating_sub(self.answered)
+    pub fn room(&self) -> usize {
+        REPLIES_PER_TURN.get().saturating_sub(self.answered)
     }
 
     /// How many clients can be answered in this turn that have not waited for a turn yet: they pass no client that has.
     #[must_use]
-    pub const fn room_behind_others(&self) -> usize {
+    pub fn room_behind_others(&self) -> usize {
         if self.has_paced() { 0 } else { self.room() }
     }
 
@@ -220,7 +220,7 @@ impl<B: Copy + Eq + Hash> Clients<B> {
 
     /// Gives back the memory of a storm of clients, but for room for a few.
     pub fn give_back_memory(&mut self) {
-        if self.all.is_empty() && self.capacity() > KEPT {
+        if self.all.is_empty() && self.capacity() > KEPT.get() {
             *self = Self { last_number: self.last_number, ..Self::default() };
         }
     }
@@ -274,11 +274,11 @@ mod tests {
         clients.wait_for_turn(4, ClientId(40), Reply::Renewed(None));
         clients.note_answered(5, ClientId(50));
         assert!(clients.has_paced());
-        assert_eq!((clients.room(), clients.room_behind_others()), (REPLIES_PER_TURN - 1, 0));
+        assert_eq!((clients.room(), clients.room_behind_others()), (REPLIES_PER_TURN.get() - 1, 0));
         for (blocked, id) in [(1, 10), (2, 20), (4, 40), (5, 50)] {
             assert_eq!(clients.remove(blocked).map(|client| client.id), Some(ClientId(id)));
         }
-        assert!(!clients.has_paced() && clients.room() == REPLIES_PER_TURN);
+        assert!(!clients.has_paced() && clients.room() == REPLIES_PER_TURN.get());
         assert_eq!(clients.take_waiter(waiter), None);
         assert!(clients.take_confirming(wait).is_none());
     }

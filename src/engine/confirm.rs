@@ -66,7 +66,7 @@ pub fn demoted<S: Server>(server: &S) {
 
 /// Tells some of those who waited for replicas when this server stopped deciding. `false`: there are more.
 pub fn send_some_away<S: Server>(server: &S) -> bool {
-    for _ in 0..REPLIES_PER_TURN {
+    for _ in 0..REPLIES_PER_TURN.get() {
         let next = server.with(|state| {
             let gone = state.confirm.all.has_gone().then(|| state.confirm.all.take_gone());
             gone.map(|wait| wait.and_then(|wait| state.clients.take_confirming(wait)))
@@ -283,7 +283,7 @@ fn answer_over<S: Server>(server: &S) {
         // A client that is answered in a later turn waits for it here.
         let room = state.clients.room_behind_others();
         let mut over = Vec::new();
-        for (wait, verdict) in state.confirm.all.take_some_over(now, room, REPLIES_PER_TURN) {
+        for (wait, verdict) in state.confirm.all.take_some_over(now, room, REPLIES_PER_TURN.get()) {
             let Some((blocked, id, reply)) = state.clients.take_confirming(wait) else {
                 continue;
             };

@@ -7,7 +7,7 @@ use crate::command::{error, heldby, info};
 use crate::lock::effect::Existing;
 use crate::lock::stats::{BUCKETS_MS, Durations};
 use crate::lock::table::Description;
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use crate::lock::types::{Mode, Token};
 
 /// LOCK.INFO
@@ -199,10 +199,10 @@ pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
 /// Forgets locks that the server has freed elsewhere, so that INFO does not count what a flush has ended. It forgets
 /// few enough at a time that nobody waits for it; the pump does the rest.
 fn bury<S: Server>(server: &S) {
-    const ROUNDS: usize = TUNING.burial_rounds;
+    const ROUNDS: Bound = Bound::of(16, 2);
     if pump::has_dead(server) {
         let decides = server.flags().decides();
-        let _is_done = (0..ROUNDS).any(|_| pump::bury_some(server, decides));
+        let _is_done = (0..ROUNDS.get()).any(|_| pump::bury_some(server, decides));
         let _ = work::after(server, |_| ());
     }
 }

@@ -5,11 +5,11 @@ use super::server::{Key, Server, To, Whose};
 use crate::command::error::shown;
 use crate::lock::effect::Event;
 use crate::lock::table::Notice;
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use crate::lock::types::LockKeyBuf;
 
 /// The number of events between two looks at the time.
-const AT_ONCE: usize = TUNING.published_at_once;
+const AT_ONCE: Bound = Bound::of(64, 2);
 
 /// Publishes a keyspace event, behind those that could not be published yet.
 #[inline(always)]
@@ -44,7 +44,7 @@ pub fn publish_some<S: Server>(server: &S, is_spent: impl Fn() -> bool) -> bool 
         if let Some(notice) = step {
             publish_late(server, notice);
         }
-        if count.is_multiple_of(AT_ONCE) && is_spent() {
+        if count.is_multiple_of(AT_ONCE.get()) && is_spent() {
             return false;
         }
     }

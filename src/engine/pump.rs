@@ -13,21 +13,21 @@ use super::{answers, at_key, confirm, leaving, legacy, outbox, quarantine, step,
 use crate::command::slot;
 use crate::lock::effect::{Answer, Change, Effects, Record, Task, WaiterId};
 use crate::lock::table::{Candidate, KeyRef, Table};
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use crate::lock::types::{LockKeyBuf, Moment, Now, Token};
 
 /// How long one run may take before it lets the event loop go on, and comes back at once, in microseconds.
 const RUN_BUDGET_US: u64 = 1_000;
 
 /// The number of steps and grants between two looks at the time in a run.
-const STEPS_BETWEEN_LOOKS: usize = TUNING.steps_between_looks;
+const STEPS_BETWEEN_LOOKS: Bound = Bound::of(64, 3);
 
 /// How many of those who wait are sent away in one turn of the event loop when this server stops deciding, or is to
 /// grant nothing any more.
-const SENT_AWAY_AT_ONCE: usize = TUNING.sent_away_at_once;
+const SENT_AWAY_AT_ONCE: Bound = Bound::of(128, 2);
 
 /// The number of values freed elsewhere that are buried between two looks at the time.
-const BURIED_AT_ONCE: usize = TUNING.buried_at_once;
+const BURIED_AT_ONCE: Bound = Bound::of(64, 2);
 
 /// While the server is paused: how long until the pump looks again.
 const PAUSE_RETRY_MS: u64 = 5;
@@ -167,14 +167,14 @@ fn tick<S: Server>(server: &S) {
 fn time_outs<S: Server>(server: &S) -> bool {
     let (now, mut ended) = (server.boot(), 0);
     step::effects_of(server, |table, fx| {
-        while ended < REPLIES_PER_TURN
+        while ended < REPLIES_PER_TURN.get()
             && let Some(Task::TimeOut(waiter)) = table.due(now, false)
         {
             table.time_out(waiter, fx);
             ended += 1;
         }
     });
-    ended < REPLIES_PER_TURN
+    ended < REPLIES_PER_TURN.get()
 }
 
 /// Tells some of those who waited when this server stopped deciding, or granting, that they wait in vain. `false`:
@@ -188,7 +188,7 @@ pub fn send_some_away<S: Server>(server: &S, started: Moment) -> bool {
         while table.send_away(fx) {
             sent += 1;
             // One may stand in very many queues.
-            if sent == SENT_AWAY_AT_ONCE || is_spent(server, started) {
+            if sent == SENT_AWAY_AT_ONCE.get() || is_spent(server, started) {
                 break;
             }
         }
@@ -261,12 +261,12 @@ fn decide<S: Server>(server: &S, started: Moment) -> bool {
     let mut now = server.now();
     let mut to_do = ToDo::of_run(server);
     let mut time_outs = 0;
-    let mut looks_at = STEPS_BETWEEN_LOOKS;
+    let mut looks_at = STEPS_BETWEEN_LOOKS.get();
     for steps in 1_usize.. {
         // One step may grant to many.
         let count = steps + to_do.admission.asked();
         if count >= looks_at {
-            looks_at = count + STEPS_BETWEEN_LOOKS;
+            looks_at = count + STEPS_BETWEEN_LOOKS.get();
             now = server.now();
             if is_spent(server, started) {
                 return false;
@@ -275,7 +275,7 @@ fn decide<S: Server>(server: &S, started: Moment) -> bool {
         let Some(task) = to_do.next(server, now.boot) else { break };
         time_outs += usize::from(matches!(task, Task::TimeOut(_)));
         perform(server, now, task, &mut to_do.admission);
-        if time_outs == REPLIES_PER_TURN {
+        if time_outs == REPLIES_PER_TURN.get() {
             return false;
         }
     }
@@ -422,7 +422,7 @@ pub fn bury_some<S: Server>(server: &S, is_ours: bool) -> bool {
     }
     let now = server.boot();
     let is_done = server.with(|state| {
-        let rest = state.dead.len().saturating_sub(BURIED_AT_ONCE);
+        let rest = state.dead.len().saturating_sub(BURIED_AT_ONCE.get());
         for lock in state.dead.drain(rest..) {
             state.table.forget(now, lock, is_ours);
         }

@@ -6,11 +6,11 @@
 //! the client itself asked the server to close the connection behind it.
 
 use super::clients::Reply;
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use crate::lock::types::ClientId;
 
 /// The number of turns without a grant that ends the subscription to turns.
-const QUIET_TURNS: u32 = TUNING.quiet_turns;
+const QUIET_TURNS: Bound = Bound::of(16, 3);
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -39,12 +39,12 @@ impl Sent {
     }
 
     /// A turn begins.
-    pub const fn turn_begins(&mut self) {
+    pub fn turn_begins(&mut self) {
         self.turns = self.turns.saturating_add(1);
     }
 
     /// Returns true if there was no grant for some turns.
-    pub const fn is_quiet(&self) -> bool {
-        self.turns >= QUIET_TURNS && self.replies.is_empty()
+    pub fn is_quiet(&self) -> bool {
+        self.turns as usize >= QUIET_TURNS.get() && self.replies.is_empty()
     }
 }

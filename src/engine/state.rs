@@ -1,6 +1,6 @@
 //! What the engine keeps of one server.
 
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use std::hash::Hash;
 
 use super::clients::{Clients, Reply};
@@ -188,9 +188,9 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
 
     /// Gives back the memory of a storm of waiters, but for room for a few.
     pub fn give_back_memory(&mut self) {
-        const KEPT: usize = TUNING.kept;
+        const KEPT: Bound = Bound::of(64, 4);
         self.clients.give_back_memory();
-        if self.fx.is_drained() && self.fx.capacity() > KEPT {
+        if self.fx.is_drained() && self.fx.capacity() > KEPT.get() {
             self.fx = Effects::default();
         }
     }

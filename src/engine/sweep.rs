@@ -4,7 +4,7 @@
 //! * leases that closed connections kept alive,
 //! * keys that somebody waits for, whose time to live may be over.
 
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use std::hash::Hash;
 
 use super::server::{Server, To, Whose};
@@ -14,14 +14,14 @@ use crate::lock::effect::LockId;
 use crate::lock::types::{LockKey, LockKeyBuf, Moment};
 
 /// The number of keys that the server is asked about in one run of the pump.
-const LOOKED_AT_MAX: usize = TUNING.keys_looked_at;
+const LOOKED_AT_MAX: Bound = Bound::of(256, 2);
 
 /// How long a name may be that is copied ten times a second to see whether its time to live is over.
 const NAME_LOOKED_AT_MAX: usize = 4096;
 
 /// Of how many holds it is found out between two looks at the time whether connections kept them alive that this server
 /// forgot when it stopped deciding.
-const SORTED_AT_ONCE: usize = TUNING.sorted_at_once;
+const SORTED_AT_ONCE: Bound = Bound::of(256, 2);
 
 /// Returns true if there is anything to look at; then the pump has to run. From the server's cron.
 pub fn begin<B: Copy + Eq + Hash, A: Alarm>(state: &mut State<B, A>) -> bool {
@@ -53,7 +53,7 @@ fn let_orphans_run<S: Server>(server: &S, now: Moment) -> bool {
         if !state.table.has_orphaned() {
             return Vec::new();
         }
-        let most = state.sweep.most.unwrap_or(LOOKED_AT_MAX);
+        let most = state.sweep.most.unwrap_or_else(|| LOOKED_AT_MAX.get());
         let orphans = state.table.orphaned(state.sweep.orphans, most);
         let last = orphans.last().filter(|_| orphans.len() == most);
         state.sweep.orphans = last.map_or(0, |(lock, _)| lock.index() + 1);
@@ -68,7 +68,8 @@ fn let_orphans_run<S: Server>(server: &S, now: Moment) -> bool {
 /// Goes on to find out which holds were kept alive by connections that this server has forgotten. `false`: there are
 /// more.
 pub fn sort_some<S: Server>(server: &S) -> bool {
-    server.with(|state| !state.table.has_unbound() || state.table.sort_unbound(SORTED_AT_ONCE)) != Some(false)
+    server.with(|state| !state.table.has_unbound() || state.table.sort_unbound(SORTED_AT_ONCE.get()))
+        != Some(false)
 }
 
 /// A client that waits where a slot has left is sent on. A key whose time to live has ended goes when it is opened
@@ -77,7 +78,7 @@ pub fn sort_some<S: Server>(server: &S) -> bool {
 fn look_at_queues<S: Server>(server: &S, is_paused: bool) {
     let is_cluster = server.shared().is_cluster();
     let lock_keys = server.with(|state| {
-        let most = state.sweep.most.unwrap_or(LOOKED_AT_MAX);
+        let most = state.sweep.most.unwrap_or_else(|| LOOKED_AT_MAX.get());
         let lock_keys = state.table.keys_waited_for(&mut state.sweep.queues, most).into_iter();
         let is_looked_at = |lock_key: &LockKey<'_>| is_cluster || lock_key.name.len() <= NAME_LOOKED_AT_MAX;
         lock_keys.filter(is_looked_at).map(|lock_key| lock_key.to_owned()).collect::<Vec<_>>()

@@ -6,12 +6,12 @@
 //!
 //! This is linear hashing: W. Litwin, "Linear Hashing: A New Tool for File and Table Addressing", VLDB 1980.
 
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use hashbrown::HashTable;
 
 /// The highest average number of entries of a table. The table that is split next has up to twice as many, the
 /// capacity of a table of 1,024 places. If there are several tables, their average is at least a quarter of it.
-const MEAN_MAX: usize = TUNING.hash_mean_max;
+const MEAN_MAX: usize = Bound::of(440, 4).fixed();
 
 /// See the [module](self).
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use super::lowered;
 use super::queue::{Queue, Queues, Waiter, WaiterId};
 #[cfg(test)]
 use super::tests::visits::count;
-use super::tuning::TUNING;
+use super::tuning::Bound;
 use super::types::{LockKeyBuf, Mode, Moment, OwnerBuf};
 
 /// The most holders and requests that are examined for one request that is about to wait.
@@ -444,7 +444,7 @@ fn lock_of(queue: &Queue, locks: &Locks) -> Option<LockId> {
 
 /// The usual case, at little cost: the holder of the lock waits for nothing.
 fn may_close_one(queues: &Queues, locks: &Locks, waiter: WaiterId) -> bool {
-    const HOLDERS_LOOKED_AT: usize = TUNING.holders_looked_at;
+    const HOLDERS_LOOKED_AT: Bound = Bound::of(8, 2);
     let Some(waiter) = queues.waiter(waiter) else {
         return false;
     };
@@ -454,7 +454,7 @@ fn may_close_one(queues: &Queues, locks: &Locks, waiter: WaiterId) -> bool {
     let Some(lock) = lock_of(queue, locks) else {
         return false;
     };
-    if locks.holders_of(lock) > HOLDERS_LOOKED_AT {
+    if locks.holders_of(lock) > HOLDERS_LOOKED_AT.get() {
         return true;
     }
     locks.holders(lock).any(|(_, hold)| queues.all_of_owner(&hold.owner()).next().is_some())

@@ -3,7 +3,7 @@
 //! Each is a newtype with its limits, so that a count of milliseconds is never taken for one of
 //! microseconds and a token never for a time.
 
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use std::fmt;
 
 /// Longest owner, in bytes (CONTRACT 1).
@@ -141,7 +141,7 @@ impl Binding {
 pub struct ClientId(pub u64);
 
 /// Longest owner that is kept without an allocation: the text of a UUID is not longer.
-const OWNER_INLINE: usize = TUNING.owner_inline;
+const OWNER_INLINE: usize = Bound::of(40, 2).fixed();
 
 /// An owner that is kept for itself.
 pub type OwnerBuf = smallvec::SmallVec<[u8; OWNER_INLINE]>;

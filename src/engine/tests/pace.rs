@@ -79,7 +79,7 @@ fn waiters_time_out_before_a_backlog_of_expired_leases() {
 
 #[test]
 fn a_turn_ends_a_limited_number_of_waits_while_writes_pause() {
-    let clients = 3 * REPLIES_PER_TURN as u64;
+    let clients = 3 * REPLIES_PER_TURN.get() as u64;
     let mut sim = with_clients(clients + 1);
     sim.number("LOCK.ACQUIRE k alice PX 30000");
     for client in 2..clients + 2 {
@@ -89,14 +89,14 @@ fn a_turn_ends_a_limited_number_of_waits_while_writes_pause() {
     sim.is_paused.set(true);
     sim.passes(5);
     pump::run(&sim);
-    assert_eq!(waiters(&sim), 2 * REPLIES_PER_TURN);
+    assert_eq!(waiters(&sim), 2 * REPLIES_PER_TURN.get());
     assert!(sim.rests());
-    assert_eq!((waiters(&sim), sim.answers.len()), (0, 3 * REPLIES_PER_TURN));
+    assert_eq!((waiters(&sim), sim.answers.len()), (0, 3 * REPLIES_PER_TURN.get()));
 }
 
 #[test]
 fn a_turn_of_a_primary_ends_a_limited_number_of_waits() {
-    let clients = 3 * REPLIES_PER_TURN as u64;
+    let clients = 3 * REPLIES_PER_TURN.get() as u64;
     let mut sim = with_clients(clients + 1);
     sim.number("LOCK.ACQUIRE k alice PX 30000");
     for client in 2..clients + 2 {
@@ -105,9 +105,9 @@ fn a_turn_of_a_primary_ends_a_limited_number_of_waits() {
     assert!(sim.rests());
     sim.passes(5);
     pump::run(&sim);
-    assert_eq!(waiters(&sim), 2 * REPLIES_PER_TURN);
+    assert_eq!(waiters(&sim), 2 * REPLIES_PER_TURN.get());
     assert!(sim.rests());
-    assert_eq!((waiters(&sim), sim.answers.len()), (0, 3 * REPLIES_PER_TURN));
+    assert_eq!((waiters(&sim), sim.answers.len()), (0, 3 * REPLIES_PER_TURN.get()));
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_new_waiter_is_served_while_waiters_of_two_earlier_terms_are_rejected() {
 
 #[test]
 fn the_last_of_those_who_are_let_in_by_a_command_is_answered_in_the_next_turn() {
-    let clients = REPLIES_PER_TURN as u64 + 1;
+    let clients = REPLIES_PER_TURN.get() as u64 + 1;
     let mut sim = with_clients(clients + 1);
     for client in 1..=clients {
         sim.number(&format!("LOCK.ACQUIRE k{client} alice PX 30000"));
@@ -325,8 +325,8 @@ fn the_last_of_those_who_are_let_in_by_a_command_is_answered_in_the_next_turn() 
     assert!(sim.rests());
     (1..=clients).for_each(|client| _ = sim.number(&format!("LOCK.RELEASE k{client} alice")));
     sim.turn();
-    assert_eq!(sim.answers.len(), REPLIES_PER_TURN);
+    assert_eq!(sim.answers.len(), REPLIES_PER_TURN.get());
     sim.turn();
     sim.turn();
-    assert_eq!(sim.answers.len(), REPLIES_PER_TURN + 1);
+    assert_eq!(sim.answers.len(), REPLIES_PER_TURN.get() + 1);
 }

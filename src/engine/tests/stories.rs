@@ -122,7 +122,7 @@ fn waits_for_replicas_end_when_the_primary_is_demoted() {
 
 #[test]
 fn one_turn_answers_a_limited_number_and_the_next_turn_the_rest() {
-    let clients = REPLIES_PER_TURN as u64 + 50;
+    let clients = REPLIES_PER_TURN.get() as u64 + 50;
     let mut sim = with_clients(clients + 1);
     sim.send(clients + 1, 0, "LOCK.ACQUIRE k writer PX 30000");
     for client in 1..=clients {
@@ -130,7 +130,7 @@ fn one_turn_answers_a_limited_number_and_the_next_turn_the_rest() {
     }
     sim.send(clients + 1, 0, "LOCK.RELEASE k writer");
     sim.turn();
-    assert_eq!(sim.answers.len(), REPLIES_PER_TURN);
+    assert_eq!(sim.answers.len(), REPLIES_PER_TURN.get());
     // A client that waits for its turn leaves: its grant is revoked.
     sim.disconnect(clients);
     assert!(sim.rests());

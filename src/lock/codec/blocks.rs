@@ -21,7 +21,7 @@
 //!
 //! Bytes that this module cannot have written are refused, never repaired (G14).
 
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use std::ops::Deref;
 
 use hashbrown::HashSet;
@@ -33,7 +33,7 @@ use crate::lock::types::{
 };
 
 /// Longest block.
-pub const BLOCK_BYTES_MAX: usize = TUNING.block_bytes_max;
+pub const BLOCK_BYTES_MAX: usize = Bound::of(16 * 1024, 320).fixed();
 
 /// Newest version of values and records that this module reads.
 pub const NEWEST_VERSION: u8 = if cfg!(feature = "next-format") { 2 } else { 1 };

@@ -3,7 +3,7 @@
 //! Each of them has a record as any holder, with its lease on the same wheel; its key is that of the list. The list
 //! says only which records belong together, in the order of their tokens.
 
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::BuildHasher;
 
@@ -31,7 +31,7 @@ impl LockId {
 const FEW_MAX: usize = 8;
 
 /// The number of empty lists that are kept, so that a sequence of single holders allocates nothing.
-const SPARE_MAX: usize = TUNING.spare_lists_max;
+const SPARE_MAX: Bound = Bound::of(16, 2);
 
 /// The holders of one lock.
 #[derive(Debug)]
@@ -182,7 +182,7 @@ impl HolderLists {
         };
         self.listed -= holders.len();
         if let Ids::Few(mut few) = holders.ids
-            && self.spare.len() < SPARE_MAX
+            && self.spare.len() < SPARE_MAX.get()
         {
             few.clear();
             self.spare.push(few);
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn a_dissolved_list_of_holders_leaves_only_a_spare_one() {
         let mut holder_lists = HolderLists::default();
-        let ids: Vec<_> = (0..SPARE_MAX as u64 + 2).map(|_| holder_lists.form(MODE)).collect();
+        let ids: Vec<_> = (0..SPARE_MAX.get() as u64 + 2).map(|_| holder_lists.form(MODE)).collect();
         for (&id, number) in ids.iter().zip(1..) {
             join(&mut holder_lists, id, 10 * number);
             join(&mut holder_lists, id, 10 * number + 1);
@@ -434,14 +434,14 @@ mod tests {
         for (done, &id) in ids.iter().enumerate() {
             assert_eq!(
                 (holder_lists.listed, holder_lists.spare.len()),
-                (2 * (ids.len() - done), done.min(SPARE_MAX))
+                (2 * (ids.len() - done), done.min(SPARE_MAX.get()))
             );
             holder_lists.dissolve(id);
             assert!(holder_lists.get(id).is_none());
         }
-        assert_eq!((holder_lists.listed, holder_lists.spare.len()), (0, SPARE_MAX));
+        assert_eq!((holder_lists.listed, holder_lists.spare.len()), (0, SPARE_MAX.get()));
         let next = holder_lists.form(MODE);
-        assert_eq!((tokens(&holder_lists, next).len(), holder_lists.spare.len()), (0, SPARE_MAX - 1));
+        assert_eq!((tokens(&holder_lists, next).len(), holder_lists.spare.len()), (0, SPARE_MAX.get() - 1));
     }
 
     #[test]

@@ -12,16 +12,16 @@
 // Sizes of slots, their counts in a page and numbers of pages are small by construction: see the constants.
 #![allow(clippy::cast_possible_truncation)]
 
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 
 /// Bytes of a page: a size class of the usual allocators, so that nothing is lost to rounding.
 const PAGE_BYTES: usize = 64 * 1024;
 
 /// Bytes of each of the first [`SMALL_PAGES`] of a size.
-const SMALL_PAGE_BYTES: usize = TUNING.small_page_bytes;
+const SMALL_PAGE_BYTES: usize = Bound::of(16 * 1024, 2 * 1024).fixed();
 
 /// The number of pages of a size that are small.
-const SMALL_PAGES: u32 = TUNING.small_pages;
+const SMALL_PAGES: u32 = Bound::of(8, 2).fixed() as u32;
 
 /// A number is 17 bits of page and 11 bits of slot: 8 GiB of records, 170 million of the usual size.
 pub(super) const SLOT_BITS: u32 = 11;

@@ -8,7 +8,7 @@
 //!
 //! Most queues have no reservation: the ranks of a queue begin with its first one, and go with the queue.
 
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use std::collections::BTreeMap;
 
 use super::{QueueId, Queues, Waiter};
@@ -16,7 +16,7 @@ use crate::lock::effect::WaiterId;
 use crate::lock::types::{Mode, Moment};
 
 /// Fewest slots that a queue has.
-const SLOTS_MIN: usize = TUNING.rank_slots_min;
+const SLOTS_MIN: usize = Bound::of(64, 3).fixed();
 
 /// The effect of an entry of a queue on those after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@ use super::state::Table;
 use crate::lock::effect::{Existing, LockId, Task};
 use crate::lock::locks::OwnerText;
 use crate::lock::stats::Stats;
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Mode, Moment, Token};
 
 /// A hold as INFO shows it.
@@ -68,7 +68,7 @@ pub struct Description<'a> {
 }
 
 /// How many holds whose leases are over, and that the pump has not ended yet, are passed over to find live ones.
-const PASSED_MAX: usize = TUNING.passed_max;
+const PASSED_MAX: Bound = Bound::of(1_000, 2);
 
 impl Table {
     /// Returns true if somebody waits for the lock at this key.
@@ -161,7 +161,7 @@ impl Table {
         let mut holds: Vec<HoldView<'_>> = lock
             .into_iter()
             .flat_map(|lock| self.locks.holders(lock))
-            .take(shown_max.saturating_add(PASSED_MAX))
+            .take(shown_max.saturating_add(PASSED_MAX.get()))
             .filter(|(_, hold)| !hold.is_over(now))
             .take(shown_max)
             .map(|(_, hold)| HoldView {

@@ -1,6 +1,6 @@
 //! Notes of everything that the pump must look at, in its order.
 
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::lock::effect::{Task, WaiterId};
@@ -8,10 +8,10 @@ use crate::lock::queue::{Multi, MultiId, Queue, QueueId, Queues};
 use crate::lock::types::Moment;
 
 /// For how many notes room is kept when all are done.
-pub(super) const KEPT: usize = TUNING.kept;
+pub(super) const KEPT: Bound = Bound::of(64, 4);
 
 /// The number of notes that the pump looks at in one run, to throw away those of requests that have left.
-pub(super) const LOOKED_AT_ONCE: usize = TUNING.notes_looked_at;
+pub(super) const LOOKED_AT_ONCE: Bound = Bound::of(4096, 8);
 
 /// Something for the pump to look at.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Notes {
     /// of requests that have left, but for those who leave all at once.
     pub(super) fn forget_left(&mut self, queues: &Queues) {
         let added = self.noted.len().saturating_sub(self.noted_then);
-        for _ in 0..(2 * added).min(LOOKED_AT_ONCE) {
+        for _ in 0..(2 * added).min(LOOKED_AT_ONCE.get()) {
             let Some(noted) = next_of(&mut self.noted) else { break };
             if noted.is_still_there(queues) {
                 self.noted.push_back(noted);
@@ -171,7 +171,7 @@ impl Notes {
 
     /// Returns true if few records of holds wait to be sent to readers.
     pub(super) fn has_few_untold(&self) -> bool {
-        self.untold.len() < KEPT
+        self.untold.len() < KEPT.get()
     }
 
     /// The tasks of holds to be revoked, and those that were put off.
@@ -250,7 +250,7 @@ fn multi_of(queues: &mut Queues, entry: WaiterId) -> Option<&mut Multi> {
 /// The first of these. When they are all done, their memory is given back.
 pub(super) fn next_of<T>(all: &mut VecDeque<T>) -> Option<T> {
     let next = all.pop_front();
-    if all.is_empty() && all.capacity() > KEPT {
+    if all.is_empty() && all.capacity() > KEPT.get() {
         *all = VecDeque::new();
     }
     next
@@ -321,7 +321,11 @@ mod tests {
             }
             // Room for a few is kept for the next ones.
             let is_gone = (notes.untold.capacity() == 0, notes.to_revoke.capacity() == 0);
-            assert_eq!((is_gone, notes.without_grant()), ((count > KEPT, count > KEPT), 0), "{count}");
+            assert_eq!(
+                (is_gone, notes.without_grant()),
+                ((count > KEPT.get(), count > KEPT.get()), 0),
+                "{count}"
+            );
         }
     }
 }

@@ -4,12 +4,12 @@ use super::outbox::Notice;
 use super::state::Table;
 use crate::lock::effect::{Event, LockId};
 use crate::lock::locks::Gone;
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use crate::lock::types::{LockKey, Moment};
 
 /// After this many sets of locks the values of the first sets could be taken for values of the next one. So from then
 /// on databases that change places are looked at lock by lock, until the keyspace was emptied.
-const EPOCHS_WITH_VALUES_MAX: u32 = TUNING.epochs_with_values_max;
+const EPOCHS_WITH_VALUES_MAX: Bound = Bound::of(4_000_000, 4);
 
 impl Table {
     /// Returns true if an event is not published yet. Then what happens now has to wait for it.
@@ -76,7 +76,7 @@ impl Table {
         let is_concerned = |db: u32| db == a || db == b;
         self.outbox.note_flush(false);
         let epochs = self.epochs.wrapping_sub(self.epochs_then);
-        if epochs < EPOCHS_WITH_VALUES_MAX && self.locks.are_all_in(is_concerned) {
+        if (epochs as usize) < EPOCHS_WITH_VALUES_MAX.get() && self.locks.are_all_in(is_concerned) {
             self.set_all_aside(now, is_ours);
         } else {
             self.break_all(now, is_concerned, is_ours);
@@ -141,7 +141,7 @@ mod tests {
             }
             assert!(!table.has_notices() && table.next_notice().is_none() && !table.has_tasks());
             // Room for a few is kept for the next ones.
-            assert_eq!(table.outbox.room() == 0, count > KEPT);
+            assert_eq!(table.outbox.room() == 0, count > KEPT.get());
         }
     }
 
@@ -198,14 +198,15 @@ mod tests {
     #[test]
     fn databases_change_places_and_no_lock_is_looked_at_nor_found_again() {
         let (mut table, mut old) = (Table::default(), Vec::new());
-        for round in 0..3 * EPOCHS_WITH_VALUES_MAX {
+        let max = EPOCHS_WITH_VALUES_MAX.get() as u32;
+        for round in 0..3 * max {
             for number in 0..10 {
                 old.push(with_lock(&mut table, round % 2, &format!("lock:{number}")));
             }
             visits::take();
             table.swapped(NOW, 0, 1, true);
             // Without this, the values that are left could be taken for others after that many rounds.
-            let is_walk = round % (2 * EPOCHS_WITH_VALUES_MAX) >= EPOCHS_WITH_VALUES_MAX;
+            let is_walk = round % (2 * max) >= max;
             assert_eq!(visits::take() > 0, is_walk, "{round}");
             assert_eq!((table.holds(), table.next_deadline(true)), (0, None));
             assert!(old.iter().all(|&id| !table.is_held(id)));
@@ -213,7 +214,7 @@ mod tests {
             let ends = published(&mut table);
             assert_eq!(ends.len(), 10, "each once");
             assert!(ends.iter().all(|end| end.1 == Event::Broken));
-            if round % (2 * EPOCHS_WITH_VALUES_MAX) == 2 * EPOCHS_WITH_VALUES_MAX - 1 {
+            if round % (2 * max) == 2 * max - 1 {
                 table.flushed(NOW, None, true);
                 old.clear();
             }

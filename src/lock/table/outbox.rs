@@ -337,7 +337,7 @@ mod tests {
     fn what_goes_in_several_flushes_is_told_in_its_order_and_gives_its_memory_back() {
         let mut table = Table::default();
         let mut expected = Vec::new();
-        for round in 0..3 * KEPT {
+        for round in 0..3 * KEPT.get() {
             let (name, other) = (format!("many:{round}"), format!("other:{round}"));
             gone_and_taken(&mut table, &name, &other);
             // A server that is a replica for a while publishes what it decided before.

@@ -152,7 +152,8 @@ mod tests {
             table.note(lock_key);
             waiter
         };
-        let leaving: Vec<_> = (0..LOOKED_AT_ONCE + 2).map(|n| join(&mut table, &[b'a', n as u8])).collect();
+        let leaving: Vec<_> =
+            (0..LOOKED_AT_ONCE.get() + 2).map(|n| join(&mut table, &[b'a', n as u8])).collect();
         join(&mut table, b"stays");
         leaving.into_iter().for_each(|waiter| table.leave(waiter));
         table.forget_notes_of_left();

@@ -7,11 +7,11 @@ use crate::lock::deadlock::{self, Link, Scope};
 use crate::lock::effect::{Answer, Effects, Existing, LockId, WaiterId};
 use crate::lock::locks::Hold;
 use crate::lock::queue::QueueId;
-use crate::lock::tuning::TUNING;
+use crate::lock::tuning::Bound;
 use crate::lock::types::{LockKey, Moment};
 
 /// The most lapsed reservations that one step of the pump gives up.
-const LAPSED_A_STEP: usize = TUNING.lapsed_a_step;
+const LAPSED_A_STEP: Bound = Bound::of(16, 2);
 
 impl Table {
     /// Returns the limit that forbids another wait, once the requests that `but` stands for have made room.
@@ -158,7 +158,7 @@ impl Table {
     /// Gives up some of them. Returns whether there may be more.
     pub(super) fn end_some_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
         let queue = self.queues.at(lock_key);
-        queue.is_some_and(|queue| (0..LAPSED_A_STEP).all(|_| self.end_first_lapsed(now, queue, fx)))
+        queue.is_some_and(|queue| (0..LAPSED_A_STEP.get()).all(|_| self.end_first_lapsed(now, queue, fx)))
     }
 
     #[inline]

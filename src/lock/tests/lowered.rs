@@ -1,8 +1,11 @@
 //! Bounds of the core that a test lowers on its own thread, so that small worlds get to them.
 //!
-//! The other tests of the core run with the bounds of a module that is shipped.
+//! Bounds that a client sees are those of a module that is shipped, unless a test lowers them. The others are the smallest,
+//! and a life draws them by its seed.
 
 use std::cell::Cell;
+
+use super::random::Random;
 
 /// Bounds as they are, or lower.
 #[derive(Clone, Copy, Debug)]
@@ -17,12 +20,20 @@ pub(crate) struct Lowered {
     pub(crate) unbound_max: Option<usize>,
     /// The most waiters of a lock that are served in one step.
     pub(crate) served_max: Option<usize>,
+    /// The seed by which a life draws the bounds that no client sees. Without it they are the smallest.
+    drawn_by: Option<u64>,
 }
 
 impl Lowered {
     /// As in a module that is shipped.
-    const NONE: Self =
-        Self { few_max: None, steps_max: None, count_max: None, unbound_max: None, served_max: None };
+    const NONE: Self = Self {
+        few_max: None,
+        steps_max: None,
+        count_max: None,
+        unbound_max: None,
+        served_max: None,
+        drawn_by: None,
+    };
 
     /// All bounds that a client can see at once.
     pub(crate) const ALL: Self = Self {
@@ -31,19 +42,21 @@ impl Lowered {
         count_max: Some(3),
         unbound_max: None,
         served_max: Some(1),
+        drawn_by: None,
     };
 
-    /// Some, all or none of them, as this run chooses.
+    /// Some, all or none of them, as this run chooses. It draws the bounds that no client sees.
     pub(crate) fn of(seed: u64) -> Self {
         let Self { few_max, steps_max, count_max, served_max, .. } = Self::ALL;
-        match seed % 6 {
+        let lowered = match seed % 6 {
             0 => Self::NONE,
             1 => Self { few_max, ..Self::NONE },
             2 => Self { steps_max, ..Self::NONE },
             3 => Self { count_max, ..Self::NONE },
             4 => Self { served_max, ..Self::NONE },
             _ => Self::ALL,
-        }
+        };
+        Self { drawn_by: Some(seed), ..lowered }
     }
 
     /// More than two holders of one lock are many.
@@ -92,6 +105,24 @@ thread_local! {
     static HAS_ENDED_EARLY: Cell<bool> = const { Cell::new(false) };
 }
 
+/// A bound that no client sees: the smallest, the shipped or one between them, as the life has drawn it.
+pub(crate) fn bound(shipped: usize, smallest: usize, line: u32) -> usize {
+    let Some(seed) = BOUNDS.get().drawn_by else {
+        return smallest;
+    };
+    let place = (shipped as u64) << 32 ^ (smallest as u64) << 16 ^ u64::from(line);
+    let mut random = Random::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ place);
+    match random.below(8) {
+        0..4 => smallest,
+        4 => shipped,
+        // Of each size as often as of another one.
+        _ => {
+            let least = smallest << random.below(u64::from((shipped / smallest).ilog2()) + 1);
+            (least + random.below(least as u64) as usize).min(shipped)
+        }
+    }
+}
+
 /// The most holders in a list that count as few; `usual` if no test has lowered it.
 pub(crate) fn few_max(usual: usize) -> usize {
     BOUNDS.get().few_max.unwrap_or(usual)
@@ -128,4 +159,18 @@ pub(crate) fn unbound_max(usual: usize) -> usize {
 /// The most waiters of a lock that are served in one step; `usual` if no test has lowered it.
 pub(crate) fn served_max(usual: usize) -> usize {
     BOUNDS.get().served_max.unwrap_or(usual)
+}
+
+#[test]
+fn a_life_draws_each_bound_from_the_smallest_to_the_shipped_one() {
+    assert_eq!(bound(64, 2, 1), 2, "without a life");
+    let drawn = |line| -> Vec<usize> {
+        (0..200).map(|seed| Lowered::of(seed).during(|| bound(64, 2, line))).collect()
+    };
+    let (one, other) = (drawn(1), drawn(2));
+    assert_ne!(one, other, "each by itself");
+    assert_eq!((one.iter().min(), one.iter().max()), (Some(&2), Some(&64)));
+    for range in [3..8, 8..32, 32..64] {
+        assert!(one.iter().any(|value| range.contains(value)), "{range:?}: {one:?}");
+    }
 }
