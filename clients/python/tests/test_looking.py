@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import threading
 from typing import Any
 
@@ -10,6 +12,8 @@ import redis
 import redis.asyncio
 
 import redislock
+from redislock import _table, testing
+from redislock._resp import ReplyError
 from redislock.redlock import Redlock
 
 from .servers import eventually
@@ -75,11 +79,55 @@ def test_a_ping_returns_the_version(locks: redislock.Locks, server: Any, start_s
     assert locks.ping() == server.info("redislock")["redislock_version"]
     bare = start_server(with_module=False)
     with redislock.Locks(redis.Redis(port=bare.port)) as others:
-        with pytest.raises(redislock.ModuleMissingError, match=f"not loaded on localhost:{bare.port}"):
+        with pytest.raises(redislock.ModuleMissingError, match=rf"not loaded.*\(localhost:{bare.port}"):
             others.ping()
         bare.kill()
         with pytest.raises(redislock.ConnectionFailedError):
             others.ping()
+
+
+def ping_failure(client: Any, async_client: Any) -> redislock.RedislockError:
+    """The error of a ping, which is the same for asyncio."""
+
+    async def ping() -> None:
+        async with redislock.AsyncLocks(async_client, prefix="app:") as locks:
+            await locks.ping()
+
+    with pytest.raises(redislock.RedislockError) as failed:
+        asyncio.run(ping())
+    with redislock.Locks(client, prefix="app:") as locks, pytest.raises(type(failed.value)) as told:
+        locks.ping()
+    assert str(failed.value) == str(told.value)
+    return told.value
+
+
+@pytest.mark.parametrize("rights", ["~app:* -lock.fence", "~other:*"])
+def test_a_ping_says_what_a_user_may_not(server: Any, rights: str) -> None:
+    server.admin("ACL", "SETUSER", "ann", "reset", "on", ">word", "+@all", *rights.split())
+    login = {"port": server.port, "username": "ann", "password": "word"}
+    with redis.Redis(**login) as client, redislock.Locks(client, prefix="app:") as locks:
+        failure = ping_failure(client, redis.asyncio.Redis(**login))
+        server.admin("ACL", "SETUSER", "ann", "~app:*", "+lock.fence")
+        assert locks.ping().count(".") == 2
+    server.admin("ACL", "DELUSER", "ann")
+    assert isinstance(failure, redislock.ServerRefusedError) and re.match("NOPERM.*LOCK.FENCE", str(failure))
+
+
+def test_a_ping_of_a_server_that_loads_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> None:
+        raise ReplyError("LOADING Redis is loading the dataset in memory")
+
+    monkeypatch.setattr(_table.Table, "fence", load)
+    failure = ping_failure(server := testing.Server(), server)
+    assert isinstance(failure, redislock.ConnectionFailedError) and "LOADING" in str(failure)
+
+
+def test_a_ping_refuses_a_replica(start_server: Any) -> None:
+    replica = start_server("--replicaof", "127.0.0.1 1")
+    with redis.Redis(port=replica.port) as client:
+        failure = ping_failure(client, redis.asyncio.Redis(port=replica.port))
+    assert isinstance(failure, redislock.ConnectionFailedError)
+    assert re.search("READONLY.*this address leads to a replica", str(failure))
 
 
 def test_independent_servers_are_looked_at(start_server: Any) -> None:

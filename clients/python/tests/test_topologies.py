@@ -46,6 +46,10 @@ def test_a_cluster(start_server: Any) -> None:
         finish()
         with locks.many(["{tag}a", "{tag}b"], wait=5):
             pass
+        assert locks.ping().count(".") == 2
+        for node in nodes:
+            with redis.Redis(port=node.port) as alone, redislock.Locks(alone) as its:
+                assert its.ping() == locks.ping(), "a node is healthy, whoever has the slot"
         with pytest.raises(redislock.ServerRefusedError, match="CROSSSLOT"), locks.many(["k0", "k1"], wait=0):
             pass
 

@@ -433,10 +433,16 @@ class Core(Keeper):
     async def info(self, name: bytes) -> Info | None:
         return info_of((await self.request(name, ("LOCK.INFO", name), clock() + WAIT_MARGIN)).reply)
 
-    async def ping(self) -> str:
-        """Returns the version of the module, on the server of some lock."""
-        told = await self.request(b"", ("HELLO",), clock() + WAIT_MARGIN)
-        return version_of(told.reply, named(self.address(b"")))
+    async def ping(self, name: bytes) -> str:
+        """Returns the version of the module on the server of this lock, if that is a primary and answers a read."""
+        try:
+            link = (await self.request(name, ("LOCK.FENCE", name), clock() + WAIT_MARGIN, is_read=True)).link
+        except ServerRefusedError as error:
+            if not error.message.startswith("MOVED"):  # else another node has this name, and this one is healthy
+                error.message += f" ({named(self.address(name))}, asked by LOCK.FENCE)"
+                raise
+            link = self.servers.ready(self.address(name))
+        return version_of(link and link.hello, named(self.address(name)))
 
     async def close(self, until: float, by: tuple[int, int] | None = None, *, gives_up: bool = True) -> None:
         await self._end_all(until, by, gives_up)

@@ -230,9 +230,9 @@ class Group(Keeper):
         most = max(owners, key=owners.count)
         return found[owners.index(most)] if most and owners.count(most) >= self._majority else None
 
-    async def ping(self) -> str:
+    async def ping(self, name: bytes) -> str:
         """Returns the oldest version of the servers, a majority of which has to answer."""
-        said = await self._gather(core.ping() for core in self._cores)
+        said = await self._gather(core.ping(name) for core in self._cores)
         if len(found := [each for each in said if isinstance(each, str)]) < self._majority:
             raise self._too_few(said)
         return min(found, key=lambda version: [int(part) for part in version.split(".")])

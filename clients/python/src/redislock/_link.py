@@ -119,6 +119,8 @@ class Link(asyncio.Protocol):
         self.is_given_up = False
         #: Whether the server tells of what becomes of the keys that were read here.
         self.is_told = False
+        #: The last reply to HELLO.
+        self.hello: Any = None
 
     @classmethod
     async def connect(

@@ -28,6 +28,8 @@ MODULE_VERSION_MIN = 300
 LEASE = 30.0
 #: The shortest lease, in seconds: it leaves time for a renewal, and 0.03 is more likely a mistake.
 SHORTEST_LEASE = 0.1
+#: The lock that a ping reads.
+PING = "redislock:ping"
 #: The longest owner, in bytes.
 OWNER_MOST = 256
 #: The highest token.

@@ -327,8 +327,8 @@ async def _reply(
     """
     if role is not None:
         answer = link.send(*command)
-        behind = await link.call(("HELLO",), seconds)
-        if not all(isinstance(said, dict) and said.get(b"role") == b"master" for said in (await role, behind)):
+        link.hello = await link.call(("HELLO",), seconds)
+        if not all(isinstance(said, dict) and said.get(b"role") == b"master" for said in (await role, link.hello)):
             return ReplyError("READONLY the server that was asked is a replica")
         return await answer
     if wanted is None:

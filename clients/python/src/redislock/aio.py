@@ -34,6 +34,7 @@ from ._rules import (
     AFTER_FAILURE,
     CLOSE,
     LONGEST_PAUSE,
+    PING,
     TOKEN_MOST,
     Grant,
     Kind,
@@ -332,8 +333,11 @@ class AsyncLocks(Kinds[AsyncLock]):
         return AsyncHold(self, core, request, grant, **terms)
 
     async def ping(self) -> str:
-        """Asks whether a server is there and has the module. Returns the version of that."""
-        return await self._core().ping()
+        """Asks whether a lock could be asked for now. Returns the version of the module.
+
+        Raises what an acquire would: ConnectionFailedError if no primary answers, ServerRefusedError if it refuses.
+        """
+        return await self._core().ping(self._key(PING))
 
     async def close(self, timeout: float = CLOSE) -> None:
         """Ends all holds, waits and connections, in `timeout` seconds. Nothing can be taken afterwards.

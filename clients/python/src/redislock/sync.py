@@ -38,6 +38,7 @@ from ._rules import (
     AFTER_FAILURE,
     CLOSE,
     LONGEST_PAUSE,
+    PING,
     TOKEN_MOST,
     Grant,
     Kind,
@@ -323,8 +324,12 @@ class Locks(Kinds[Lock]):
         return Hold(self, engine, request, grant, **terms)
 
     def ping(self) -> str:
-        """Asks whether a server is there and has the module. Returns the version of that."""
-        return self._run(lambda core: core.ping())
+        """Asks whether a lock could be asked for now. Returns the version of the module.
+
+        Raises what an acquire would: ConnectionFailedError if no primary answers, ServerRefusedError if it refuses.
+        """
+        key = self._key(PING)
+        return self._run(lambda core: core.ping(key))
 
     def _run(self, ask: Callable[[Core | Group], Coroutine[Any, Any, R]]) -> R:
         """What this returns, asked in the thread that talks with the servers."""
