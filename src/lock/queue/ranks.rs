@@ -2,9 +2,10 @@
 //!
 //! A reservation keeps a permit free and blocks nothing else: a request that fits alongside all that are ahead is
 //! granted. So the number of those ahead must be known, at a cost that does not grow with it. Each entry of the queue
-//! has a slot, in the order of the queue. Two binary indexed trees (Fenwick, "A New Data Structure for Cumulative
-//! Frequency Tables", 1994) count the reservations and the bars below a slot in O(log n). No request passes a bar: a
-//! request that a client waits for, or a reservation of the whole lock.
+//! has a slot, in the order of the queue. A binary indexed tree (Fenwick, "A New Data Structure for Cumulative Frequency
+//! Tables", 1994) counts the reservations below a slot in O(log n). In an ordered map, one that leaves would change the
+//! number of all after it. No request passes a bar: a request that a client waits for, or a reservation of the whole
+//! lock. A map has them by their slots.
 //!
 //! Most queues have no reservation: the ranks of a queue begin with its first one, and go with the queue.
 
@@ -64,25 +65,6 @@ impl Sums {
         }
         sum
     }
-
-    /// The slot of an entry that has `below` entries in lower slots.
-    fn find(&self, mut below: usize) -> Option<usize> {
-        if below >= self.all {
-            return None;
-        }
-        let mut at = 0;
-        let mut step = self.nodes.len().next_power_of_two();
-        while step > 0 {
-            if let Some(&node) = self.nodes.get(at + step)
-                && node as usize <= below
-            {
-                at += step;
-                below -= node as usize;
-            }
-            step /= 2;
-        }
-        Some(at)
-    }
 }
 
 /// The entries of a queue by their slots.
@@ -90,7 +72,8 @@ impl Sums {
 pub(super) struct Ranks {
     slots: Vec<Option<(WaiterId, Standing)>>,
     reserved: Sums,
-    bars: Sums,
+    /// The bars by their slots.
+    bars: BTreeMap<usize, WaiterId>,
     /// The slot after the last entry.
     end: usize,
     /// The number of reservations at the head whose turn was signalled.
@@ -107,14 +90,13 @@ fn lapse_of(id: WaiterId, waiter: &Waiter) -> Option<(Moment, u64)> {
 
 impl Ranks {
     fn new(slots: usize) -> Self {
-        let (reserved, bars) = (Sums::new(slots), Sums::new(slots));
-        Self { slots: vec![None; slots], reserved, bars, end: 0, turns: 0, lapses: BTreeMap::new() }
-    }
-
-    fn sums(&mut self, standing: Standing) -> &mut Sums {
-        match standing {
-            Standing::Reserved => &mut self.reserved,
-            Standing::Bar => &mut self.bars,
+        Self {
+            slots: vec![None; slots],
+            reserved: Sums::new(slots),
+            bars: BTreeMap::new(),
+            end: 0,
+            turns: 0,
+            lapses: BTreeMap::new(),
         }
     }
 
@@ -123,13 +105,17 @@ impl Ranks {
             return;
         };
         let before = std::mem::replace(lock_key, entry);
-        if let Some((_, standing)) = before {
-            self.sums(standing).change(slot, false);
+        match before {
+            Some((_, Standing::Reserved)) => self.reserved.change(slot, false),
+            Some((_, Standing::Bar)) => _ = self.bars.remove(&slot),
+            None => {}
         }
-        if let Some((_, standing)) = entry {
-            self.sums(standing).change(slot, true);
-            self.end = self.end.max(slot + 1);
+        match entry {
+            Some((_, Standing::Reserved)) => self.reserved.change(slot, true),
+            Some((bar, Standing::Bar)) => _ = self.bars.insert(slot, bar),
+            None => return,
         }
+        self.end = self.end.max(slot + 1);
     }
 
     /// Sets how many reservations at the head have their turn now. Returns true if one has it that had it not before.
@@ -139,7 +125,8 @@ impl Ranks {
 
     /// Notes that one of the reservations at the head goes.
     fn lose_turn(&mut self, slot: usize) {
-        if self.reserved.below(slot) < self.turns && self.bars.below(slot) == 0 {
+        let is_barred = self.bars.first_key_value().is_some_and(|(&bar, _)| bar < slot);
+        if !is_barred && self.reserved.below(slot) < self.turns {
             self.turns -= 1;
         }
     }
@@ -169,9 +156,10 @@ impl Queues {
             Some(waiter) => self.waiters.get(waiter)?.slot,
             None => ranks.end,
         };
-        let is_left_out = |standing| but.is_some_and(|but| but.slot < end && Standing::of(but) == standing);
-        let bars = ranks.bars.below(end) - usize::from(is_left_out(Standing::Bar));
-        (bars == 0).then(|| ranks.reserved.below(end) - usize::from(is_left_out(Standing::Reserved)))
+        let but = but.filter(|but| but.slot < end);
+        let is_free = ranks.bars.range(..end).all(|(&bar, _)| but.is_some_and(|but| but.slot == bar));
+        let is_left_out = but.is_some_and(|but| Standing::of(but) == Standing::Reserved);
+        is_free.then(|| ranks.reserved.below(end) - usize::from(is_left_out))
     }
 
     /// Returns the number of reservations ahead of this waiter, past any bar.
@@ -191,8 +179,7 @@ impl Queues {
         let Some(ranks) = &self.queues.get(waiter.queue)?.ranks else {
             return waiter.behind;
         };
-        let slot = ranks.bars.find(ranks.bars.below(waiter.slot + 1))?;
-        Some((*ranks.slots.get(slot)?)?.0)
+        ranks.bars.range(waiter.slot + 1..).next().map(|(_, &bar)| bar)
     }
 
     /// Returns the number of reservations at the head of the queue before the first bar, and the waiter that is this
@@ -200,11 +187,10 @@ impl Queues {
     #[must_use]
     pub fn reserved_at_head(&self, queue: QueueId) -> Option<(usize, Option<WaiterId>)> {
         let ranks = self.queues.get(queue)?.ranks.as_ref()?;
-        let Some(slot) = ranks.bars.find(0) else {
+        let Some((&slot, &bar)) = ranks.bars.first_key_value() else {
             return Some((ranks.reserved.all, None));
         };
-        let bar = ranks.slots.get(slot)?.map(|(waiter, _)| waiter);
-        Some((ranks.reserved.below(slot), bar))
+        Some((ranks.reserved.below(slot), Some(bar)))
     }
 
     /// A reservation in this queue that was not asked for again in time.
@@ -312,7 +298,10 @@ impl Queues {
             if slot < end || ranks.slots.get(slot).copied().flatten() != Some((waiter, standing)) {
                 return Err(format!("{waiter:?} does not stand in its slot"));
             }
-            if (ranks.reserved.below(slot), ranks.bars.below(slot)) != (reserved, bars) {
+            let is_bar = standing == Standing::Bar;
+            if ranks.reserved.below(slot) != reserved
+                || ranks.bars.get(&slot).copied() != is_bar.then_some(waiter)
+            {
                 return Err(format!("{waiter:?} has the wrong rank"));
             }
             if let Some(lapse) = lapse_of(waiter, entry) {
@@ -321,10 +310,10 @@ impl Queues {
                     return Err(format!("{waiter:?} does not lapse"));
                 }
             }
-            *(if standing == Standing::Reserved { &mut reserved } else { &mut bars }) += 1;
+            *(if is_bar { &mut bars } else { &mut reserved }) += 1;
             end = slot + 1;
         }
-        if (ranks.reserved.all, ranks.bars.all, ranks.lapses.len()) != (reserved, bars, lapses)
+        if (ranks.reserved.all, ranks.bars.len(), ranks.lapses.len()) != (reserved, bars, lapses)
             || end > ranks.end
         {
             return Err(format!("queue {id:?} counts entries that have left"));
