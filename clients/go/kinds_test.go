@@ -269,6 +269,7 @@ func TestArgumentsAreChecked(t *testing.T) {
 	}
 	for what, address := range map[string]string{
 		"must begin with":                    "http://localhost",
+		"its scheme is \"\"":                 "my-redis",
 		"is empty: \"\"":                     "",
 		"host:port/db, and is empty: \"  \"": "  ",
 		"must be a number":                   "redis://localhost/nine",

@@ -71,7 +71,7 @@ func parseURL(address string) (Servers, error) {
 			servers.TLS = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
 		}
 	default:
-		return Servers{}, invalid("the address must begin with redis://, rediss:// or unix://, not %s://", parsed.Scheme)
+		return Servers{}, invalid("the address must begin with redis://, rediss:// or unix://, and its scheme is %q", parsed.Scheme)
 	}
 	if path != "" {
 		if servers.DB, err = strconv.Atoi(path); err != nil {

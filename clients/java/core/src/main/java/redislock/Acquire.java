@@ -125,7 +125,7 @@ final class Acquire {
         engine.cancel(logging);
         leaveLine();
         if (blocked != null) {
-            blocked.end();
+            blocked.leave();
         }
         if (got == null && wanted.sent) {
             giveWay(problem);

@@ -59,7 +59,8 @@ final class BlockedWait {
         limit = core.engine.in(Math.min(Rules.backOff(tries), Clock.left(acquire.until)), this::block);
     }
 
-    private void leave() {
+    /** Ends it, or what was begun of it. */
+    void leave() {
         core.engine.cancel(limit);
         core.engine.cancel(probe);
         core.blocking.remove(this);
@@ -72,11 +73,6 @@ final class BlockedWait {
             core.blockingNow--;
             core.enterBlocking();
         }
-    }
-
-    /** Ends it. */
-    void end() {
-        leave();
     }
 
     private void again(boolean isBroken) {

@@ -5,11 +5,15 @@ import java.util.ArrayDeque;
 import java.util.TreeSet;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.BiConsumer;
+import java.util.function.Consumer;
 import java.util.function.Supplier;
 
 /**
@@ -90,6 +94,22 @@ final class Engine {
                 drain();
             }
             lock.unlock();
+        }
+    }
+
+    /** Takes a step that asks something about this lock, and waits for its answer: for threads of users. */
+    <T> T ask(String lock, Consumer<BiConsumer<T, Problem>> question) throws InterruptedException {
+        record End<T>(T value, Problem problem) {}
+        var done = new CompletableFuture<End<T>>();
+        run(() -> question.accept((value, problem) -> done.complete(new End<>(value, problem))));
+        try {
+            var end = done.get();
+            if (end.problem() != null) {
+                throw end.problem().named(lock, 0).exception();
+            }
+            return end.value();
+        } catch (ExecutionException e) {
+            throw new AssertionError(e); // it is only ever completed
         }
     }
 

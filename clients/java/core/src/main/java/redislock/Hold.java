@@ -6,7 +6,6 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
-import java.util.concurrent.ExecutionException;
 
 /**
  * One lock that is held, or several that were taken together. Any thread may check, extend and release it. Keep it until it
@@ -126,16 +125,7 @@ public final class Hold implements AutoCloseable {
         check();
         long left = Clock.left(held.overAt);
         Rules.check(nanos <= left, "lease must be %s or less, for maxHold bounds this hold, not %s", Rules.text(left), lease);
-        var done = new CompletableFuture<Optional<Problem>>();
-        core.engine.run(() -> core.renew(held, nanos, problem -> done.complete(Optional.ofNullable(problem))));
-        try {
-            var problem = done.get();
-            if (problem.isPresent()) {
-                throw problem.get().exception();
-            }
-        } catch (ExecutionException e) {
-            throw new AssertionError(e); // it is only ever completed
-        }
+        core.engine.<Void>ask(held.wanted.label(), then -> core.renew(held, nanos, problem -> then.accept(null, problem)));
         check(); // it may have ended meanwhile
     }
 

@@ -100,10 +100,6 @@ final class Keeper {
         return new ArrayList<>(holds);
     }
 
-    boolean isEmpty() {
-        return holds.isEmpty();
-    }
-
     /** Returns since when any of these locks has been held by this very Locks; NEVER if none is. */
     long heldSince(List<String> of) {
         return of.stream().flatMap(name -> names.getOrDefault(name, Set.of()).stream()).mapToLong(held -> held.grantedAt)

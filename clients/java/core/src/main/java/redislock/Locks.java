@@ -9,8 +9,6 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutionException;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
@@ -184,18 +182,7 @@ public final class Locks implements AutoCloseable {
         if (core.isClosing) {
             throw Problem.closed().exception();
         }
-        record End<T>(T value, Problem problem) {}
-        var done = new CompletableFuture<End<T>>();
-        core.engine.run(() -> question.accept((value, problem) -> done.complete(new End<>(value, problem))));
-        try {
-            var end = done.get();
-            if (end.problem() != null) {
-                throw end.problem().named(name, 0).exception();
-            }
-            return end.value();
-        } catch (ExecutionException e) {
-            throw new AssertionError(e); // it is only ever completed
-        }
+        return core.engine.ask(name, question);
     }
 
     /** Closes, within 5 s, as {@link #close(Duration)} does. */
@@ -262,9 +249,9 @@ public final class Locks implements AutoCloseable {
             }
             Rules.check(parsed != null && parsed.getRawFragment() == null, "the URL must be redis://user:password@host:port"
                     + "/database, and is no URL: write %%25 and %%23 for %% and # in a password, and so for other signs");
-            String scheme = String.valueOf(parsed.getScheme());
+            String scheme = parsed.getScheme() == null ? "" : parsed.getScheme();
             Rules.check(scheme.equals("redis") || scheme.equals("rediss"),
-                    "the URL must begin with redis:// or rediss://, not %s://", scheme);
+                    "the URL must begin with redis:// or rediss://, and its scheme is '%s'", scheme);
             String authority = String.valueOf(parsed.getRawAuthority()); // URI finds no host that has an underscore
             int at = authority.lastIndexOf('@');
             String host = authority.substring(at + 1);

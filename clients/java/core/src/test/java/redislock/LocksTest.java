@@ -291,6 +291,8 @@ class LocksTest extends OneServer {
         assertThrows(IllegalArgumentException.class, () ->
                 locks.leader(locks.lock("k").minHold(Duration.ofSeconds(1))));
         assertThrows(IllegalArgumentException.class, () -> Locks.open("http://127.0.0.1"));
+        var host = assertThrows(IllegalArgumentException.class, () -> Locks.open("my-redis")).getMessage();
+        assertTrue(host.endsWith("must begin with redis:// or rediss://, and its scheme is ''"), host);
         var told = assertThrows(IllegalArgumentException.class, () -> Locks.open("redis://localhost?timeout=3")).getMessage();
         assertTrue(told.contains("no parameters, as '?timeout=3'"), told);
         assertThrows(IllegalArgumentException.class, () -> Locks.builder().cluster(List.of("nowhere")));
