@@ -52,6 +52,9 @@ export function versionOf(hello: unknown): number | undefined {
   return its === undefined ? undefined : Number(fieldOf(its, "ver"));
 }
 
+/** The role of the server in its reply to HELLO. */
+export const roleOf = (hello: unknown): string => String(fieldOf(hello, "role"));
+
 /** 0.3.0, of 300. */
 export const shown = (version: number): string =>
   [Math.floor(version / 10_000), Math.floor(version / 100) % 100, version % 100].join(".");

@@ -10,6 +10,7 @@ import { type ConnectionOptions, connect as connectTls } from "node:tls";
 
 import { now } from "./clock.js";
 import { ConnectionFailedError, ServerRefusedError } from "./errors.js";
+import { roleOf } from "./info.js";
 import type { Journal } from "./journal.js";
 import { Decoder, encode, Push, type Reply, ReplyError } from "./resp.js";
 import { within } from "./scheduler.js";
@@ -33,6 +34,12 @@ export const nameOf = (endpoint: Endpoint): string => endpoint.path ?? `${endpoi
 
 /** The name of a database of a server: one database has one name. */
 export const placeOf = (endpoint: Endpoint): string => `${nameOf(endpoint)}/${endpoint.database ?? 0}`;
+
+/** Throws unless this is the reply of a primary to HELLO. */
+export function refuseReplica(hello: unknown, address: string): void {
+  if (roleOf(hello) === "master") return;
+  throw new ReplyError(`READONLY the address ${address} leads to a replica, not to the primary`);
+}
 
 /** Whether the server, or a proxy before it, does not know HELLO or RESP3. */
 const isUnknown = (error: unknown): boolean => error instanceof ReplyError && /unknown command|NOPROTO/i.test(error.message);
@@ -98,19 +105,13 @@ export class Line {
       throw isUnknown(error) ? noHello(nameOf(endpoint), error) : error;
     });
     journal?.greeted(nameOf(endpoint), greeting);
-    this.#refuseReplica(greeting);
+    refuseReplica(greeting, nameOf(endpoint));
     await selected;
   }
 
   /** Rejects unless the server is a primary at this moment. */
   async seePrimary(): Promise<void> {
-    this.#refuseReplica(await this.ask(["HELLO"]));
-  }
-
-  #refuseReplica(greeting: Reply): void {
-    const items = Array.isArray(greeting) ? greeting : [];
-    if (items[items.indexOf("role") + 1] === "master") return;
-    throw new ReplyError(`READONLY the address ${nameOf(this.endpoint)} leads to a replica, not to the primary`);
+    refuseReplica(await this.ask(["HELLO"]), nameOf(this.endpoint));
   }
 
   /** Sends a command; resolves with its reply, rejects with the server's error or that of the connection. */

@@ -9,11 +9,21 @@ import { now, pauseBefore } from "./clock.js";
 import { fenceCommand, freshOwner, type Kind, type Request, releaseCommand, renewCommand, routingKey } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
 import { Ears } from "./ears.js";
-import { ConnectionFailedError, FencedError, isOverwritten, LockLostError, meaningOf, ModuleMissingError, ownOf } from "./errors.js";
+import {
+  codeOf,
+  ConnectionFailedError,
+  FencedError,
+  isOverwritten,
+  LockLostError,
+  meaningOf,
+  ModuleMissingError,
+  ownOf,
+  ServerRefusedError,
+} from "./errors.js";
 import type { Hold } from "./hold.js";
 import type { Grant, Keeper } from "./life.js";
 import { overIoredis } from "./ioredis.js";
-import type { Endpoint } from "./line.js";
+import { type Endpoint, refuseReplica } from "./line.js";
 import { LineUp } from "./line-up.js";
 import { Lines } from "./lines.js";
 import { LooseEnds, type Taken } from "./loose.js";
@@ -237,10 +247,10 @@ export class Locks extends Base {
     return reply === null ? null : infoOf(reply);
   }
 
-  /** Resolves with the version of the module if a server answers that has it, as "0.3.0"; rejects if none does. */
+  /** Resolves with the version of the module, as "0.3.0", if a lock could be asked for now; else rejects as `acquire`. */
   async ping(): Promise<string> {
-    const reply = await this.#asked("redislock:ping", (attempt) => this.#route.send("redislock:ping", () => ["HELLO"], attempt));
-    const version = versionOf(reply);
+    const key = `${this.prefix}redislock:ping`;
+    const version = versionOf(await this.#asked(key, (attempt) => this.#greeted(key, attempt)));
     if (version === undefined) throw new ModuleMissingError("the server lacks the module redislock");
     return shown(version);
   }
@@ -279,6 +289,27 @@ export class Locks extends Base {
     checkNames(names);
     if (names.length === 0) throw new TypeError(`${what} needs a name`);
     return new Lock(this, { names: [...names], kind });
+  }
+
+  /** The reply of a primary to HELLO, if it answers a read of this lock right after it. */
+  async #greeted(key: string, attempt: number): Promise<unknown> {
+    const { driver } = this.#route;
+    const commands = [["HELLO"], ["LOCK.FENCE", key]];
+    const [hello, read] = await Promise.allSettled(commands.map((words) => this.#route.send(key, () => words, attempt)));
+    if (hello?.status !== "fulfilled") throw hello?.reason;
+    try {
+      refuseReplica(hello.value, driver.where(key));
+    } catch (error) {
+      driver.stale(key);
+      throw error;
+    }
+    if (read?.status === "rejected") {
+      const { message } = read.reason as Error;
+      if (codeOf(message) === "NOPERM") throw new ServerRefusedError(`${message} (LOCK.FENCE)`, read.reason);
+      // Another node has this name, and this one is healthy.
+      if (driver.server === undefined || codeOf(message) !== "MOVED") throw read.reason;
+    }
+    return hello.value;
   }
 
   /** The reply. A replica answers, too, and knows of no locks while it is synchronized: then a primary is asked. */

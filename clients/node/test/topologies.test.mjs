@@ -69,6 +69,11 @@ test("a cluster: a hold and a waiter follow their slot to another node", async (
       nodes.map(({ address }) => address),
     );
     const locks = await ending(t, made, (client) => new Locks(client, { lease: 6000 }));
+    for (const { address } of nodes) {
+      const alone = await connect(driver, "single", [address]);
+      const its = await ending(t, alone, (client) => new Locks(client));
+      assert.equal(await its.ping(), await locks.ping(), "a node is healthy, whoever has the slot");
+    }
     const hold = await locks.acquire(name);
     const waiting = locks.acquire(name);
     const counts = async () => Promise.all(nodes.map((node) => node.waiters(name).catch(() => 0)));

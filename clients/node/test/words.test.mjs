@@ -218,6 +218,30 @@ test("ping fails where the server lacks the module, and where nobody listens", a
   await assert.rejects(locks.ping(), { name: "ConnectionFailedError" });
 });
 
+for (const driver of DRIVERS) {
+  test(`ping fails where no lock could be asked for: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const proxy = await startProxy(t, server);
+    const locks = await locksOn(t, proxy, driver, { serverTimeout: 500, prefix: "app:" });
+    assert.match(await locks.ping(), /^\d+\.\d+\.\d+$/);
+
+    await server.admin.call("ACL", "SETUSER", "default", "-lock.fence");
+    await assert.rejects(locks.ping(), { name: "ServerRefusedError", code: "NOPERM", message: /lock\.fence.*LOCK\.FENCE/ });
+    await server.admin.call("ACL", "SETUSER", "default", "+lock.fence", "resetkeys", "~other:*");
+    await assert.rejects(locks.ping(), { name: "ServerRefusedError", code: "NOPERM", message: /LOCK\.FENCE/ });
+    await server.admin.call("ACL", "SETUSER", "default", "~*");
+
+    await server.admin.call("REPLICAOF", "127.0.0.1", "1");
+    await assert.rejects(locks.ping(), { name: "ConnectionFailedError", message: /READONLY.*leads to a replica/ });
+    await server.admin.call("REPLICAOF", "NO", "ONE");
+    await eventually(() => locks.ping().catch(() => false), "it is the primary again");
+
+    await server.admin.call("SET", "app:redislock:ping", "x");
+    proxy.change = (chunk) => Buffer.from(String(chunk).replace("WRONGTYPE Operation", "LOADING Redis is loading"));
+    await assert.rejects(locks.ping(), { name: "ConnectionFailedError", message: /LOADING/ });
+  });
+}
+
 test("independent servers refuse minHold, and know label and prefix", async (t) => {
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
   const made = await Promise.all(servers.map(({ address }) => connect("ioredis", "single", [address])));
