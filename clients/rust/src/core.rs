@@ -15,7 +15,7 @@ use crate::clock::Moment;
 use crate::engine::Settings;
 use crate::error::{Error, Loss};
 use crate::held::{Grant, Held};
-use crate::info::{Info, module_version};
+use crate::info::Info;
 use crate::keeper::Keeper;
 use crate::line::{Lines, May, Place};
 use crate::link::{Before, Failure, lock};
@@ -458,13 +458,6 @@ impl Core {
             }
         }
         None
-    }
-
-    /// The version of the module, as 300 for 0.3.0.
-    pub(crate) async fn ping(&self) -> Result<u64, Error> {
-        let (hello, until) = (redis::cmd("HELLO"), Moment::now() + WAIT_MARGIN);
-        let told = self.servers.request(Ask::new(b"redislock:ping", &hello, until)).await?.reply;
-        module_version(&told).ok_or_else(|| Error::from_reply("ERR unknown command LOCK.ACQUIRE"))
     }
 
     /// Asks for the holders of the lock and its waiters. Only a primary's no counts: see [`fence`](Self::fence).

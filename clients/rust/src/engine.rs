@@ -356,9 +356,10 @@ impl Engine {
     }
 
     /// The version of the module; of several servers the oldest.
-    pub(crate) async fn ping(self: &Arc<Self>) -> Result<String, Error> {
+    pub(crate) async fn ping(self: &Arc<Self>, name: &[u8]) -> Result<String, Error> {
         self.enter_open()?;
-        let oldest = if self.is_group() { redlock::ping(self).await? } else { self.cores[0].ping().await? };
+        let core = &self.cores[0];
+        let oldest = if self.is_group() { redlock::ping(self, name).await? } else { core.ping(name).await? };
         Ok(shown_version(oldest))
     }
 

@@ -1,8 +1,16 @@
-//! What `LOCK.INFO` says of a lock.
+//! What `LOCK.INFO` says of a lock, and `HELLO` of a server.
 
 use std::time::Duration;
 
+use futures_util::future::join;
 use redis::Value;
+
+use crate::clock::Moment;
+use crate::core::Core;
+use crate::error::Error;
+use crate::request::Ask;
+use crate::rules::WAIT_MARGIN;
+use crate::wanted::{fence, release_nothing};
 
 /// The holders of a lock, and its waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +81,35 @@ impl Info {
                 .collect(),
             waiters: number(reply, "waiters"),
         })
+    }
+}
+
+impl Core {
+    /// Asks whether this lock could be asked for now. Returns the version of the module, as 300 for 0.3.0.
+    pub(crate) async fn ping(&self, name: &[u8]) -> Result<u64, Error> {
+        let until = Moment::now() + WAIT_MARGIN;
+        let (mut told, mut read) = self.greet(name, until).await;
+        if told.as_ref().is_ok_and(|hello| text(hello, "role").as_deref() != Some("master")) {
+            // A replica refuses this, and its address is asked for its server again.
+            self.servers.request(Ask::new(name, &release_nothing(name), until)).await?;
+            (told, read) = self.greet(name, until).await;
+        }
+        match read {
+            // Another node has this name, and this one is healthy.
+            Err(Error::ServerRefused { message }) if message.starts_with("MOVED") => {}
+            Err(Error::ServerRefused { message }) => {
+                return Err(Error::ServerRefused { message: format!("{message} (LOCK.FENCE)") });
+            }
+            read => drop(read?),
+        }
+        module_version(&told?).ok_or_else(|| Error::from_reply("ERR unknown command LOCK.FENCE"))
+    }
+
+    /// The replies to `HELLO`, and to a read of this lock right after it.
+    async fn greet(&self, name: &[u8], until: Moment) -> (Result<Value, Error>, Result<Value, Error>) {
+        let (hello, read) = (redis::cmd("HELLO"), fence(name, None));
+        let ask = async |command| Ok(self.servers.request(Ask::new(name, command, until)).await?.reply);
+        join(ask(&hello), ask(&read)).await
     }
 }
 

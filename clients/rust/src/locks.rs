@@ -116,10 +116,10 @@ impl Locks {
         self.engine.info(&self.key(name.as_ref())).await
     }
 
-    /// Asks whether a server answers that has the module, of independent servers a majority. Returns the version of the
-    /// module, as `0.3.0`; the oldest of several.
+    /// Asks whether a lock could be asked for now, of independent servers a majority. Fails as an acquire would. Returns
+    /// the version of the module, as `0.3.0`; the oldest of several.
     pub async fn ping(&self) -> Result<String, Error> {
-        self.engine.ping().await
+        self.engine.ping(&self.key(b"redislock:ping")).await
     }
 
     /// Gives up all that is held and waited for, also through clones of this, and closes all connections. What was still

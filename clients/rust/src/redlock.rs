@@ -327,8 +327,8 @@ pub(crate) async fn fence(engine: &Engine, name: &[u8], token: i64) -> Result<bo
 }
 
 /// The oldest version of the module, where a majority answers.
-pub(crate) async fn ping(engine: &Engine) -> Result<u64, Error> {
-    let said = join_all(engine.cores.iter().map(|core| core.ping())).await;
+pub(crate) async fn ping(engine: &Engine, name: &[u8]) -> Result<u64, Error> {
+    let said = join_all(engine.cores.iter().map(|core| core.ping(name))).await;
     let found = said.iter().flatten();
     if found.clone().count() < majority(said.len()) {
         Err(too_few(&said))

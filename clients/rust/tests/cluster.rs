@@ -115,4 +115,7 @@ async fn a_node_of_a_cluster_named_as_a_server_fails_at_once() {
             "{refused}"
         );
     }
+    for node in &cluster.nodes {
+        node.locks().ping().await.unwrap(); // whichever has the slot
+    }
 }

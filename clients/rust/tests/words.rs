@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::time::Duration;
 
+use common::door::Door;
 use common::{PATIENCE, Server, eventually, independent};
 use redislock_client::{Error, Locks};
 use tokio::time::sleep;
@@ -130,6 +131,39 @@ async fn a_ping_says_that_the_module_is_missing() {
     let bare = Server::bare();
     let told = bare.locks().ping().await;
     assert!(matches!(told, Err(Error::ModuleMissing { .. })), "{told:?}");
+}
+
+/// What a ping fails with, in the words for people.
+async fn ping_failure(locks: &Locks) -> (bool, String) {
+    let failed = locks.ping().await.unwrap_err();
+    (matches!(failed, Error::ConnectionFailed { .. }), failed.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ping_fails_where_no_lock_could_be_asked_for() {
+    let (server, replica) = (Server::start(), Server::start());
+    replica.follow(&server);
+    let (is_connection, told) = ping_failure(&replica.locks()).await;
+    assert!(is_connection && told.contains("READONLY") && told.contains("is a replica"), "{told}");
+
+    let door = Door::to(&server);
+    let locks = door.locks();
+    locks.ping().await.unwrap();
+    server.ask::<String>(&["SET", "redislock:ping", "x"]);
+    door.change("-WRONGTYPE Operation", "-LOADING   Operation");
+    let (is_connection, told) = ping_failure(&locks).await;
+    assert!(is_connection && told.contains("LOADING"), "{told}");
+
+    for rights in [&["~app:*", "-lock.fence"][..], &["~other:*"]] {
+        let words = ["ACL", "SETUSER", "ann", "reset", "on", ">secret", "+@all"];
+        server.ask::<String>(&[&words[..], rights].concat());
+        let url = server.url().replace("//", "//ann:secret@");
+        let locks = Locks::builder().server(url).prefix("app:").build().unwrap();
+        let (is_connection, told) = ping_failure(&locks).await;
+        assert!(!is_connection && told.contains("NOPERM") && told.contains("LOCK.FENCE"), "{told}");
+        server.ask::<String>(&["ACL", "SETUSER", "ann", "~app:*", "+lock.fence"]);
+        locks.ping().await.unwrap();
+    }
 }
 
 /// Methods of public types, variants of public enums and functions of modules, as `Lock::wait`, `Error::Fenced` and
