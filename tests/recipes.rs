@@ -1,7 +1,8 @@
 //! The recipes of docs/internals/recipes.md: each file that a row names is there, and has the names that the row puts
-//! between backticks. And the life of a request in docs/internals/architecture.md: one of the files of a row has its
+//! between backticks; the page counts the files of a limit. And the life of a request in docs/internals/architecture.md: one of the files of a row has its
 //! function.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -42,6 +43,28 @@ fn the_recipes_name_what_is_there() {
     assert!(rows.len() >= 30 && names >= 30, "{} rows, {names} names", rows.len());
     let found = faults(&rows, |name| text(root(), name));
     assert!(found.is_empty(), "docs/internals/recipes.md:\n{}", found.join("\n"));
+}
+
+/// The number of files in the recipes with these headings.
+fn files_of(page: &str, headings: &[&str]) -> usize {
+    let recipes =
+        page.split("\n### ").filter(|part| headings.iter().any(|heading| part.starts_with(heading)));
+    let rows = recipes.flat_map(str::lines).filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    rows.map(|(file, _)| file).collect::<BTreeSet<_>>().len()
+}
+
+#[test]
+fn the_page_counts_the_files_that_a_limit_changes() {
+    let page = fs::read_to_string(root().join("docs/internals/recipes.md")).unwrap();
+    let limit = ["A rule of who gets a lock\n", "An error\n", "A setting\n"];
+    let with_code = [&limit[..], &["A new code of an error\n"]].concat();
+    let (few, all) = (files_of(&page, &limit), files_of(&page, &with_code));
+    let said = format!("it changes {few} files, and {all} if its error has a new code");
+    assert!(page.contains(&said), "docs/internals/recipes.md does not say: {said}");
+    assert!(few <= 20, "a limit is to change at most 20 files");
+    // Check the checker.
+    let two = "# A\n\n### An error\n\n| `a` | 1 |\n\n### A setting\n\n| `a` | 2 |\n| `b` | 3 |\n\n### A rule\n\n| `c` | |\n";
+    assert_eq!((files_of(two, &limit), files_of(two, &["A rule"])), (2, 1));
 }
 
 /// The rows of the life of a request: a function, and the files that it passes in this step.
