@@ -164,6 +164,27 @@ fn a_quarantine_lasts_until_the_replicas_that_are_connected_count() {
 }
 
 #[test]
+fn a_quarantine_that_lasts_for_replicas_ends_with_the_need_for_them() {
+    let waits = || {
+        let mut sim = of_majority(3);
+        sim.passes(300);
+        has_a_replica(&mut sim);
+        let waiter = sim.waits(2, "LOCK.ACQUIRE k alice PX 900 BLOCK 0");
+        sim.passes(900);
+        assert!(sim.rests() && sim.answers.is_empty());
+        (sim, waiter)
+    };
+    let (mut sim, waiter) = waits();
+    sim.confirms_no_more();
+    assert!(sim.rests() && sim.answers.iter().any(|(handle, _)| *handle == waiter), "it waits for replicas");
+    let (mut sim, _) = waits();
+    sim.inside.borrow_mut().replicas.clear();
+    confirm::replica_changed(&sim);
+    assert!(sim.rests());
+    assert_eq!(sim.error("LOCK.ACQUIRE l bob PX 900"), CANNOT_CONFIRM);
+}
+
+#[test]
 fn a_quarantine_ends_in_time_where_too_few_replicas_are_connected() {
     let mut sim = of_majority(5);
     sim.passes(300);
