@@ -1,5 +1,7 @@
 /** What locks on one server (or group) and locks over independent servers have in common. */
 
+import { AsyncLocalStorage } from "node:async_hooks";
+
 import { now } from "./clock.js";
 import { hostLabel, type Kind } from "./commands.js";
 import { isAbort, LockLostError, LocksClosedError, LockTimeoutError, Stopped } from "./errors.js";
@@ -157,7 +159,7 @@ export class Lock {
     const detach = options.signal === undefined ? undefined : hold.follow(options.signal);
     let outcome: { value: T } | { error: unknown };
     try {
-      outcome = { value: await body(hold) };
+      outcome = { value: await this.#locks.work(hold, body) };
     } catch (error) {
       outcome = { error };
     }
@@ -168,6 +170,9 @@ export class Lock {
     return outcome.value;
   }
 }
+
+/** Resolves when all that is due has been done. */
+const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
 /** What comes out of a body that has thrown: its own error, or the loss that has ended it. */
 function reasonOf(error: unknown, hold: Hold): unknown {
@@ -181,6 +186,11 @@ const LEASE_MS = 30_000;
 const SERVER_TIMEOUT_MS = 10_000;
 /** How long close() takes at most. */
 const CLOSE_MS = 5000;
+/** The part of that for which it waits for bodies. */
+const BODIES = 4 / 5;
+
+/** The holds under which the calling code runs. */
+const under = new AsyncLocalStorage<readonly Life[]>();
 
 export abstract class Base implements AsyncDisposable {
   protected readonly lease: number;
@@ -189,6 +199,8 @@ export abstract class Base implements AsyncDisposable {
   protected readonly prefix: string;
   readonly #hooks: Hooks;
   readonly #lives = new Set<Life>();
+  /** The holds under which bodies run, and the end of each. */
+  readonly #bodies = new Map<Life, Promise<unknown>>();
   readonly #leaders = new Set<Leader>();
   readonly #background = new Set<Promise<unknown>>();
   readonly #told: Told;
@@ -272,8 +284,9 @@ export abstract class Base implements AsyncDisposable {
 
   /**
    * Gives up all holds and requests, and closes the library's own connections. Your client stays open. A hold that was
-   * still held is lost, with the reason "close". Takes `timeout` milliseconds at most: what no server has confirmed by
-   * then is free when its lease is over. Calling it again changes nothing.
+   * still held is lost, with the reason "close". One that a body of `run` works under is given up when that has ended, or
+   * by its lease, unless that body calls this. Takes `timeout` milliseconds at most: what no server has confirmed by then
+   * is free when its lease is over. Calling it again changes nothing.
    */
   close(timeout = CLOSE_MS): Promise<void> {
     checked("timeout", timeout, 0);
@@ -284,15 +297,21 @@ export abstract class Base implements AsyncDisposable {
   async #close(timeout: number): Promise<void> {
     const end = now() + timeout;
     this.stopAttempts(new Stopped(new LocksClosedError()));
-    const unconfirmed = new Set<Life>();
+    const [unconfirmed, working, own] = [new Set<Life>(), new Set<Life>(), under.getStore() ?? []];
     for (const life of [...this.#lives]) {
+      if (life.hold !== undefined && this.#bodies.has(life) && !own.includes(life)) {
+        this.background(life.hold.close(true));
+        working.add(life);
+        continue;
+      }
       unconfirmed.add(life);
       const ending = life.hold?.close() ?? life.giveUp(0);
       this.background(ending.finally(() => unconfirmed.delete(life)));
     }
     // A leader that is lost with its hold says so before it resigns.
-    await new Promise((resolve) => setImmediate(resolve));
+    await turn();
     for (const leader of this.#leaders) this.background(leader.resign());
+    await this.#finish(working, timeout * BODIES);
     while (this.#background.size > 0 && now() < end) {
       await Promise.race([Promise.all(this.#background), pause(end - now())]);
     }
@@ -304,8 +323,32 @@ export abstract class Base implements AsyncDisposable {
     this.closeConnections();
   }
 
+  /** Waits for the bodies that work under these. */
+  async #finish(working: Set<Life>, ms: number): Promise<void> {
+    if (working.size === 0) return;
+    const ends = [...working].map((life) => this.#bodies.get(life) ?? Promise.resolve());
+    await Promise.race([Promise.allSettled(ends), pause(ms)]);
+    await turn(); // what has ended is given up
+    const late = [...working].filter((life) => this.#bodies.has(life));
+    if (late.length === 0) return;
+    const names = quoted(late.flatMap(({ keeper }) => keeper.names));
+    this.journal.log("warn", `closed while the program works under ${names}, which its lease ends`);
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
+  }
+
+  /** @internal Does this work under a hold. `close` waits for its end, unless the work itself calls that. */
+  async work<T>(hold: Hold, body: Body<T>): Promise<T> {
+    const life = lifeOf(hold);
+    const working = under.run([...(under.getStore() ?? []), life], async () => body(hold));
+    this.#bodies.set(life, working);
+    try {
+      return await working;
+    } finally {
+      this.#bodies.delete(life);
+    }
   }
 
   /** @internal */

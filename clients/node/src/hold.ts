@@ -242,10 +242,11 @@ export class Hold implements AsyncDisposable {
     await this.letGo();
   }
 
-  /** @internal Gives the lock up because its locks are closed, and tells the holder. */
-  close(): Promise<void> {
+  /** @internal Gives the lock up because its locks are closed, and tells the holder. A body that works gives it up itself. */
+  close(isWorkedUnder = false): Promise<void> {
     if (this.#releasing !== undefined) return this.letGo();
     this.#lose("close", "its locks were closed");
+    if (isWorkedUnder) return Promise.resolve();
     this.#releasing = Promise.resolve(false);
     return this.#life.giveUp(0);
   }

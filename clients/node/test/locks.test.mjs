@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { once } from "node:events";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { promisify } from "node:util";
@@ -22,7 +23,7 @@ import {
 } from "redislock";
 
 import { connect, DRIVERS } from "./clients.mjs";
-import { eventually, locksOn, startServer } from "./servers.mjs";
+import { atEnd, eventually, locksOn, startServer } from "./servers.mjs";
 
 /** The output of this program. It runs in a process of its own, to its end. */
 async function outputOf(program) {
@@ -470,6 +471,66 @@ test("close is told to those who hold", async (t) => {
   assert.ok(signal.aborted && leader.hold === undefined);
   assert.ok((await server.isFree("k")) && (await server.isFree("job")));
   await close();
+});
+
+for (const driver of DRIVERS.slice(0, 2)) {
+  test(`close waits for bodies, and leaves the lease to one that works longer: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const { client, close } = await connect(driver, "single", [server.address]);
+    atEnd(t, close);
+    const lines = [];
+    const log = (line) => lines.push(line);
+    const locks = new Locks(client, { logger: { debug: log, info: log, warn: log, error: log } });
+    const isClosed = (error) => error instanceof LockLostError && error.reason === "close";
+    const told = [];
+    let finish;
+    const finished = new Promise((resolve) => (finish = resolve));
+    const works = async (hold, work) => {
+      await once(hold.signal, "abort");
+      told.push(hold.name);
+      await work;
+      assert.equal(await server.isFree(hold.name), false, "it is held as long as the body works");
+    };
+    const bodies = [
+      assert.rejects(locks.run("short", (hold) => works(hold, pause(300))), isClosed),
+      assert.rejects(locks.run("long", (hold) => works(hold, finished)), isClosed),
+    ];
+    await locks.acquire("idle");
+    await eventually(async () => !(await server.isFree("long")), "both are held");
+    await locks.close(2000);
+    assert.deepEqual(told, ["short", "long"]);
+    assert.ok(await server.isFree("idle"));
+    assert.ok(await server.isFree("short"));
+    assert.equal(await server.isFree("long"), false);
+    assert.deepEqual(lines.filter((line) => line.includes("works under")), [
+      "redislock: closed while the program works under 'long', which its lease ends",
+    ]);
+    finish();
+    await Promise.all(bodies);
+    await eventually(() => server.isFree("long"), "the end of the body gives it up");
+  });
+}
+
+test("a close from inside of a body does not wait for that, and for others", async (t) => {
+  const server = await startServer(t);
+  const { client, close } = await connect("ioredis", "single", [server.address]);
+  atEnd(t, close);
+  const locks = new Locks(client);
+  const isClosed = (error) => error instanceof LockLostError && error.reason === "close";
+  let closed = false;
+  const other = assert.rejects(locks.run("other", async () => {
+    await pause(500);
+    assert.equal(closed, false);
+  }), isClosed);
+  const outer = locks.run("outer", () => locks.run("inner", async () => {
+    const began = performance.now();
+    await locks.close(60_000);
+    closed = true;
+    assert.ok(performance.now() - began < 30_000, "it waits for itself");
+    assert.ok((await server.isFree("inner")) && (await server.isFree("outer")) && (await server.isFree("other")));
+  }));
+  await assert.rejects(outer, isClosed);
+  await other;
 });
 
 test("after close nothing keeps the process alive", async (t) => {
