@@ -51,15 +51,17 @@ impl Line {
         key.0 != u64::MAX && spot.link != self.link
     }
 
-    /// Calls the waiter behind one that has just asked, or left: it asks again if it has to, and so on. Behind the last
-    /// one that had to, waiters are let in that have not asked yet.
+    /// Calls the next waiter that has to ask again behind one that has just asked, or left, and that one the next. Behind
+    /// the last one that had to, waiters are let in that have not asked yet.
     fn call_next(&self, key: Key, was_stale: bool, most: usize) {
-        let mut behind = self.places.range((Excluded(key), Unbounded));
-        if let Some((next, spot)) = behind.next().filter(|(next, _)| next.0 != u64::MAX) {
+        let behind = self.places.range((Excluded(key), Unbounded));
+        for (next, spot) in behind.take_while(|(next, _)| next.0 != u64::MAX) {
             if self.is_stale(next, spot) || spot.asked_at.age() > KEEP / ASKS_IN_KEEP / 2 {
                 spot.turn.notify_one();
+                return;
             }
-        } else if was_stale {
+        }
+        if was_stale {
             for (_, spot) in self.standing(most).filter(|(key, _)| key.0 == u64::MAX) {
                 spot.turn.notify_one();
             }
@@ -371,5 +373,31 @@ mod tests {
         assert_eq!(named.may_ask(), May::AfterOthers);
         two.asked(next_number(), 2);
         assert!(is_called(&named) && may_ask(&named));
+    }
+
+    #[test]
+    fn a_waiter_that_has_to_ask_again_is_called_behind_one_that_has_not() {
+        let lines = Lines::new(8);
+        let mut places: Vec<_> = (0..3).map(|_| lines.join(b"k", false)).collect();
+        for place in &mut places {
+            place.asked(next_number(), 1);
+        }
+        places[1].asked(next_number(), 2); // by itself, as its place would lapse
+        is_called(&places[2]);
+        assert_eq!(places[2].may_ask(), May::AfterOthers);
+        places[0].asked(next_number(), 2);
+        assert!(is_called(&places[2]) && may_ask(&places[2]));
+    }
+
+    #[test]
+    fn a_new_waiter_is_called_behind_one_that_asked_over_the_new_connection_first() {
+        let lines = Lines::new(8);
+        let (mut old, mut first) = (lines.join(b"k", false), lines.join(b"k", false));
+        old.asked(next_number(), 1);
+        first.asked(next_number(), 2);
+        let second = lines.join(b"k", false);
+        assert_eq!(second.may_ask(), May::AfterOthers);
+        old.asked(next_number(), 2);
+        assert!(is_called(&second) && may_ask(&second));
     }
 }

@@ -73,14 +73,17 @@ class Line:
         self._call_behind(self.waiters.index(waiter) + 1, was_stale)
 
     def _call_behind(self, place: int, was_stale: bool) -> None:
-        """Calls the waiter at this place. Behind the last one that had to ask again, calls all who have never asked."""
+        """Calls the next one from here on that has to ask again, or behind the last all who have never asked."""
         behind = self.waiters[place : self.most]
-        if behind and behind[0].change > 0:
-            if self._is_stale(behind[0]) or clock() - behind[0].asked > KEEP_MS / 1000 / ASKS_IN_KEEP / 2:
-                behind[0].turn.set()
-        elif was_stale:
-            for waiter in behind:
+        due = clock() - KEEP_MS / 1000 / ASKS_IN_KEEP / 2
+        for waiter in behind:
+            if waiter.change > 0 and (self._is_stale(waiter) or waiter.asked < due):
                 waiter.turn.set()
+                return
+        if was_stale:
+            for waiter in behind:
+                if waiter.change == 0:
+                    waiter.turn.set()
 
     def leave(self, waiter: Waiter) -> None:
         """Goes, and calls the waiters that move up: the next first one, and the one that may now ask the server."""
