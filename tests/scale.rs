@@ -90,9 +90,10 @@ fn memory(client: &mut Client) -> u64 {
     client.info("memory", "used_memory").parse().unwrap()
 }
 
-/// Renews all leases so that they end within one second, some seconds from now.
-fn let_all_end_together(server: &Server) {
-    let end = Instant::now() + millis(12_000);
+/// Renews all leases so that they end within one second, some seconds from now: later on a machine that is busy, where
+/// taking them took longer. Returns shortly before the first one ends.
+fn let_all_end_together(server: &Server, taken: Duration) {
+    let end = Instant::now() + millis(12_000).max(3 * taken);
     for_all(server, b':', |number| {
         let spread = (number % 1000) as u64;
         let left = end.saturating_duration_since(Instant::now()).as_millis() as u64 + spread + 1;
@@ -104,7 +105,9 @@ fn let_all_end_together(server: &Server) {
             left.to_string(),
         ]
     });
-    assert!(Instant::now() < end, "renewing took too long for the test to mean anything");
+    let left = end.saturating_duration_since(Instant::now());
+    assert!(!left.is_zero(), "renewing took too long for the test to mean anything");
+    std::thread::sleep(left.saturating_sub(millis(1_000)));
 }
 
 // G3
@@ -125,10 +128,11 @@ fn a_million_locks_slow_no_hand_over_and_end_without_a_stall() {
             format!("lock-{number}"),
             format!("owner-{number}"),
             "PX".into(),
-            "60000".into(),
+            "600000".into(),
         ]
     });
-    println!("a million locks taken in {:?}", start.elapsed());
+    let taken = start.elapsed();
+    println!("a million locks taken in {taken:?}");
     assert_eq!(client.int("DBSIZE"), LOCKS as i64);
     let full = memory(&mut client);
     println!("{} bytes a lock", (full - empty) / LOCKS as u64);
@@ -138,7 +142,7 @@ fn a_million_locks_slow_no_hand_over_and_end_without_a_stall() {
     let ratio = beside.as_secs_f64() / alone.as_secs_f64();
     assert!(ratio < RATIO_MAX, "a hand-over takes {ratio} times as long");
 
-    let_all_end_together(&server);
+    let_all_end_together(&server, taken);
     assert_eq!(client.int("DBSIZE"), LOCKS as i64, "none ended early");
     let is_done = AtomicBool::new(false);
     let longest = std::thread::scope(|scope| {
