@@ -1,11 +1,11 @@
 //! LOCK.ACQUIRE and LOCK.MACQUIRE: what a client of a primary asks for, and what a stream or a file says.
 
 use super::admission::Admission;
-use super::at_key::{self, Opened, apply, go_on, internal_error, invalid, try_at_once};
-use super::clients::Reply;
-use super::first_use::refuses_for_eviction;
+use super::blocked_clients::Reply;
+use super::key_step::{self, Opened, apply, internal_error, invalid, run_step, try_at_once};
+use super::lazy_subscribe::refuses_for_eviction;
 use super::server::{MINTED_OWNER_BYTES, Part, Server};
-use super::{answers, confirm, work};
+use super::{confirm, replies, schedule};
 use crate::command::acquire::{self, Acquire, WaitFor};
 use crate::command::args::Bounds;
 use crate::command::{error, macquire};
@@ -31,7 +31,7 @@ pub fn request_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name
 #[inline(always)]
 fn acquire_plain<S: Server>(server: &S, name: S::Name<'_>, owner: &[u8], lease_ms: u64) {
     let client = server.client();
-    let opened = at_key::open(server, name, Some(owner));
+    let opened = key_step::open(server, name, Some(owner));
     let tried = try_at_once(server, name, opened, |table, now, existing| {
         if existing != Existing::Nothing {
             return None;
@@ -111,7 +111,7 @@ fn acquire<'a, S: Server>(
     // A waiter is given its client before anything is published: a listener may free the lock.
     let park = |reply: &Acquired| {
         if let Acquired::Waiting(waiter) = *reply {
-            is_parked = answers::park(server, waiter);
+            is_parked = replies::park(server, waiter);
         }
     };
     let step = |table: &mut Table, now: Now, existing, admission: &mut Admission<'_, S>, fx: &mut Effects| {
@@ -131,8 +131,8 @@ fn acquire<'a, S: Server>(
         let key_ref = KeyRef { lock_key: server.lock_key(name), existing };
         table.acquire(now, key_ref, &ask, &mut |who| admission.admit(who), fx)
     };
-    let opened = opened.unwrap_or_else(|| at_key::open(server, name, Some(owner)));
-    let reply = go_on(server, name, opened, step, park);
+    let opened = opened.unwrap_or_else(|| key_step::open(server, name, Some(owner)));
+    let reply = run_step(server, name, opened, step, park);
     let minted_owner = request.owner.is_none().then_some(owner);
     if server.shared().holds_back.is_set()
         && let Some(Acquired::Granted(token)) = reply
@@ -218,7 +218,7 @@ fn reply_otherwise<S: Server>(
         // It is answered later.
         Some(Acquired::Waiting(_)) if is_parked => {}
         Some(Acquired::Waiting(waiter)) => {
-            let _ = work::after(server, |state| state.table.leave(waiter));
+            let _ = schedule::after(server, |state| state.table.leave(waiter));
             server.reply(Part::Null);
         }
     }
@@ -240,7 +240,7 @@ fn own_connection<S: Server>(server: &S, client: Option<ClientId>) -> Option<Cli
 fn wait_until<S: Server>(server: &S, now: Moment, client: Option<ClientId>, wait: WaitFor) -> Option<Wait> {
     match wait {
         WaitFor::Queue(ms) => Some(Wait::Reservation { until: now.plus_ms(ms) }),
-        WaitFor::Block(ms) => client.filter(|_| answers::can_block(server)).map(|client| {
+        WaitFor::Block(ms) => client.filter(|_| replies::can_block(server)).map(|client| {
             Wait::Block(Block { client, until: Some(ms).filter(|&ms| ms > 0).map(|ms| now.plus_ms(ms)) })
         }),
     }
@@ -266,7 +266,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         Err(error) => return invalid(server, &error),
     };
     if !server.sees_all_keys()
-        && let Some(reason) = at_key::refusal_of_keys(server, names)
+        && let Some(reason) = key_step::refusal_of_keys(server, names)
     {
         return server.reply(Part::Error(reason));
     }
@@ -300,7 +300,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
     };
     let mut admission = Admission::of_command(server);
     let mut is_parked = false;
-    let reply = at_key::at_all(
+    let reply = key_step::at_all(
         server,
         names,
         true,
@@ -310,7 +310,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
         },
         |reply| {
             if let Acquired::Waiting(waiter) = *reply {
-                is_parked = answers::park(server, waiter);
+                is_parked = replies::park(server, waiter);
             }
         },
     );
@@ -335,7 +335,7 @@ pub fn apply_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
     let step = |table: &mut Table, refs: &[KeyRef<'_>], fx: &mut [Effects]| {
         ((), table.apply_acquire_many(now.boot, refs, &granted, fx))
     };
-    match at_key::at_all(server, names, false, step, |()| ()) {
+    match key_step::at_all(server, names, false, step, |()| ()) {
         Some(()) => server.reply(Part::Ok),
         None => internal_error(server),
     }

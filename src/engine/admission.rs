@@ -54,7 +54,7 @@ impl<'a, S: Server> Admission<'a, S> {
         if self.is_closed() {
             return Decision::NotNow;
         }
-        if let Some(reason) = self.unfit(who) {
+        if let Some(reason) = self.policy_violation(who) {
             return Decision::Refused(reason);
         }
         match (self.server.may_acquire(who), who.several.is_some()) {
@@ -65,7 +65,7 @@ impl<'a, S: Server> Admission<'a, S> {
     }
 
     /// Why nothing of the kind is granted any more: it was asked for before the settings were what they are.
-    fn unfit(
+    fn policy_violation(
         &self,
         Candidate { lease_ms, is_keepalive, is_reentrant, .. }: Candidate<'_>,
     ) -> Option<&'static str> {

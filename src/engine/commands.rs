@@ -6,10 +6,10 @@
 
 use super::acquire::{self, bind_to};
 use super::admission::Admission;
-use super::at_key::{self, Opened, apply, ask, go_on, internal_error, invalid, try_at_once};
-use super::clients::Reply;
+use super::blocked_clients::Reply;
+use super::key_step::{self, Opened, apply, ask, internal_error, invalid, run_step, try_at_once};
 use super::server::{Part, Server, To};
-use super::{confirm, first_use, legacy};
+use super::{confirm, lazy_subscribe, legacy};
 use crate::command::args::Bounds;
 use crate::command::error::{self, Invalid};
 use crate::command::{exec, fence, internal, release, renew};
@@ -18,7 +18,7 @@ use crate::lock::table::{KeyRef, Release, Renewal, Table};
 use crate::lock::types::{LockKey, Token};
 
 /// The source of a command that writes.
-pub enum Way {
+pub enum CommandSource {
     /// From a client.
     Request,
     /// From a primary or a file.
@@ -29,60 +29,60 @@ pub enum Way {
 
 /// The source of the running command.
 #[inline(always)]
-pub fn way<S: Server>(server: &S) -> Way {
+pub fn command_source<S: Server>(server: &S) -> CommandSource {
     // The usual case, known beforehand.
-    if server.shared().hears_clients_only() { Way::Request } else { way_by_flags(server) }
+    if server.shared().hears_clients_only() { CommandSource::Request } else { source_by_flags(server) }
 }
 
 #[inline(never)]
-fn way_by_flags<S: Server>(server: &S) -> Way {
-    first_use::begin(server);
+fn source_by_flags<S: Server>(server: &S) -> CommandSource {
+    lazy_subscribe::begin(server);
     let flags = server.flags();
     if flags.is_fact {
-        Way::Fact
+        CommandSource::Fact
     } else if flags.decides() {
-        Way::Request
+        CommandSource::Request
     } else {
         // Of a replica, or of a server that is about to serve another data set.
-        Way::Refused
+        CommandSource::Refused
     }
 }
 
 /// LOCK.ACQUIRE
 #[inline(always)]
 pub fn acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
-    match way(server) {
-        Way::Request => acquire::request_acquire(server, name, args),
-        Way::Fact => acquire::apply_acquire(server, name, args),
-        Way::Refused => server.reply(Part::Error(error::READ_ONLY)),
+    match command_source(server) {
+        CommandSource::Request => acquire::request_acquire(server, name, args),
+        CommandSource::Fact => acquire::apply_acquire(server, name, args),
+        CommandSource::Refused => server.reply(Part::Error(error::READ_ONLY)),
     }
 }
 
 /// LOCK.MACQUIRE
 pub fn macquire<S: Server>(server: &S, args: &[S::Name<'_>]) {
-    match way(server) {
-        Way::Request => acquire::request_several(server, args),
-        Way::Fact => acquire::apply_several(server, args),
-        Way::Refused => server.reply(Part::Error(error::READ_ONLY)),
+    match command_source(server) {
+        CommandSource::Request => acquire::request_several(server, args),
+        CommandSource::Fact => acquire::apply_several(server, args),
+        CommandSource::Refused => server.reply(Part::Error(error::READ_ONLY)),
     }
 }
 
 /// LOCK.RELEASE
 #[inline(always)]
 pub fn release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
-    match way(server) {
-        Way::Request => request_release(server, name, args),
-        Way::Fact => apply_release(server, name, args),
-        Way::Refused => server.reply(Part::Error(error::READ_ONLY)),
+    match command_source(server) {
+        CommandSource::Request => request_release(server, name, args),
+        CommandSource::Fact => apply_release(server, name, args),
+        CommandSource::Refused => server.reply(Part::Error(error::READ_ONLY)),
     }
 }
 
 /// LOCK.RENEW
 pub fn renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
-    match way(server) {
-        Way::Request => request_renew(server, name, args),
-        Way::Fact => apply_renew(server, name, args),
-        Way::Refused => server.reply(Part::Error(error::READ_ONLY)),
+    match command_source(server) {
+        CommandSource::Request => request_renew(server, name, args),
+        CommandSource::Fact => apply_renew(server, name, args),
+        CommandSource::Refused => server.reply(Part::Error(error::READ_ONLY)),
     }
 }
 
@@ -91,7 +91,7 @@ pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_
     if args.is_empty() && server.client().is_none_or(|client| !server.is_connected(client)) {
         return server.reply(Part::Ok);
     }
-    first_use::begin(server);
+    lazy_subscribe::begin(server);
     let flags = server.flags();
     if !flags.is_fact {
         return server.reply(Part::Error(error::INTERNAL));
@@ -128,7 +128,7 @@ pub fn tick<S: Server>(server: &S, numbers: &[S::Name<'_>]) {
     let Some((last, replicated)) = internal::parse_tick(numbers) else {
         return server.reply(Part::Error(error::BAD_RECORD));
     };
-    first_use::begin(server);
+    lazy_subscribe::begin(server);
     let _ = server.with(|state| state.table.clock().adopt(last, replicated));
     server.reply(Part::Ok);
 }
@@ -161,14 +161,14 @@ pub fn exec<'a, S: Server>(
     name: S::Name<'a>,
     args: &'a [S::Name<'a>],
 ) -> Option<&'a [S::Name<'a>]> {
-    match way(server) {
-        Way::Request => {}
+    match command_source(server) {
+        CommandSource::Request => {}
         // What travels is what the command did.
-        Way::Fact => {
+        CommandSource::Fact => {
             server.reply(Part::Error(error::BAD_RECORD));
             return None;
         }
-        Way::Refused => {
+        CommandSource::Refused => {
             server.reply(Part::Error(error::READ_ONLY));
             return None;
         }
@@ -212,7 +212,7 @@ fn refusal_of_keys<'a, S: Server>(
     }
     let keys = server.keys_of(words).into_iter().filter_map(|at| words.get(at).copied());
     let names: Vec<_> = std::iter::once(lock).chain(keys).collect();
-    at_key::refusal_of_keys(server, &names)
+    key_step::refusal_of_keys(server, &names)
 }
 
 #[inline(always)]
@@ -220,7 +220,7 @@ fn request_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>
     let Some(owner) = release::plain(args) else {
         return request_any_release(server, name, args);
     };
-    let opened = at_key::open(server, name, Some(owner));
+    let opened = key_step::open(server, name, Some(owner));
     let tried = try_at_once(server, name, opened, |table, now, existing| {
         table.release_at_once(now.boot, existing, owner)
     });
@@ -234,7 +234,7 @@ fn request_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>
 fn request_any_release<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     match release::parse(args) {
         Ok(request) => {
-            let opened = at_key::open(server, name, Some(request.owner));
+            let opened = key_step::open(server, name, Some(request.owner));
             release_opened(server, name, &request, opened);
         }
         Err(error) => invalid(server, &error),
@@ -255,7 +255,7 @@ fn release_opened<'a, S: Server>(
             if table.waiters() == 0 { LockKey { db: 0, name: &[] } } else { server.lock_key(name) };
         table.release(now, KeyRef { lock_key, existing }, request, admission, fx)
     };
-    reply_truth(server, go_on(server, name, opened, decide, |_| ()));
+    reply_truth(server, run_step(server, name, opened, decide, |_| ()));
 }
 
 #[inline(never)]

@@ -4,10 +4,10 @@
 //! server's event loop sleeps next, what the stream has come to is noted and the replicas are asked how far they are.
 //! While anybody waits, each turn of the loop looks at what they said. `WAIT` would do none of that for a module.
 
-use super::clients::{REPLIES_PER_TURN, Reply};
+use super::blocked_clients::{REPLIES_PER_TURN, Reply};
 use super::flags::Level;
 use super::server::{Server, Topic};
-use super::{answers, first_use, work};
+use super::{lazy_subscribe, replies, schedule};
 use crate::command::error::{
     CANNOT_CONFIRM, CANNOT_WAIT, COUNTED_UNCONFIRMED, KEPT_UNCONFIRMED, RAISED_UNCONFIRMED,
 };
@@ -61,11 +61,11 @@ pub fn look_again<S: Server>(server: &S) {
 /// is the new primary's to keep or to end. Some are answered at once, the others by the pump.
 pub fn demoted<S: Server>(server: &S) {
     let _ = server.with(|state| state.confirm.all.drop_all());
-    send_some_away(server);
+    reject_waiters(server);
 }
 
 /// Tells some of those who waited for replicas when this server stopped deciding. `false`: there are more.
-pub fn send_some_away<S: Server>(server: &S) -> bool {
+pub fn reject_waiters<S: Server>(server: &S) -> bool {
     for _ in 0..REPLIES_PER_TURN.get() {
         let next = server.with(|state| {
             let gone = state.confirm.all.has_gone().then(|| state.confirm.all.take_gone());
@@ -75,7 +75,7 @@ pub fn send_some_away<S: Server>(server: &S) -> bool {
             None => return true,
             Some(None) => {}
             Some(Some((blocked, id, _))) => {
-                answers::answer(server, blocked, id, Reply::Answer(Answer::Demoted));
+                replies::answer(server, blocked, id, Reply::Answer(Answer::Demoted));
             }
         }
     }
@@ -88,7 +88,7 @@ pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
     let is_new = server.with(|state| {
         let was = std::mem::replace(&mut state.confirm.rule, rule);
         if rule.is_none() {
-            state.confirm.all.need_nobody();
+            state.confirm.all.waive_acks();
         }
         state.table.set_confirms(rule.is_some());
         state.note_when_confirmable();
@@ -99,7 +99,7 @@ pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
         return;
     }
     if is_new == Some(true) {
-        first_use::begin(server);
+        lazy_subscribe::begin(server);
         listen(server);
         look(server);
     }
@@ -128,7 +128,7 @@ pub fn refusal_of_grant<S: Server>(server: &S, binding: Binding, is_reentrant: b
 
 /// Returns true if what this client is granted has to be confirmed, and it cannot wait for that.
 fn cannot_wait<S: Server>(server: &S) -> bool {
-    server.shared().settings.confirms() && !answers::can_block(server)
+    server.shared().settings.confirms() && !replies::can_block(server)
 }
 
 /// Why a request with these options cannot be confirmed: a lease that stands still, a count.
@@ -176,8 +176,8 @@ pub fn hold_back<S: Server>(server: &S, reply: Reply, lease_ms: u64) {
     if let Some(blocked) = server.block() {
         return pend(server, blocked, id, reply, lease_ms);
     }
-    let _ = work::after(server, |state| state.dropped(&reply));
-    answers::reply(server, Some(&reply.unconfirmed()));
+    let _ = schedule::after(server, |state| state.dropped(&reply));
+    replies::reply(server, Some(&reply.unconfirmed()));
 }
 
 /// Answers a client that waited in a queue: if it was granted what it waited for, when enough replicas have it.
@@ -188,7 +188,7 @@ pub fn hold_back_waiter<S: Server>(server: &S, blocked: S::Blocked, id: ClientId
         let left_ms = server.with(|state| state.table.left_of_undelivered(now, token)).flatten();
         pend(server, blocked, id, Reply::Answer(answer), left_ms.unwrap_or(0));
     } else {
-        answers::answer(server, blocked, id, Reply::Answer(answer));
+        replies::answer(server, blocked, id, Reply::Answer(answer));
     }
 }
 
@@ -208,8 +208,8 @@ fn pend<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, reply: Reply, 
         None
     });
     if let Some(reply) = unconfirmed.flatten() {
-        answers::answer(server, blocked, id, reply);
-        work::request(server);
+        replies::answer(server, blocked, id, reply);
+        schedule::request(server);
     }
 }
 
@@ -223,7 +223,7 @@ pub fn replica_changed<S: Server>(server: &S) {
     }
     warn_of_too_many(server);
     // Requests that could not be granted may be now.
-    let _ = work::after(server, |_| ());
+    let _ = schedule::after(server, |_| ());
 }
 
 /// Looks which replicas there are, and how far. Returns what the stream has come to.
@@ -309,10 +309,10 @@ fn answer_over<S: Server>(server: &S) {
     // round while nothing is written.
     let has_failed = over.iter().any(|(.., verdict)| *verdict == Verdict::Failed);
     for (blocked, id, reply, _) in over {
-        answers::answer(server, blocked, id, reply);
+        replies::answer(server, blocked, id, reply);
     }
-    if has_failed || server.with(|state| state.confirm.all.is_behind()) == Some(true) {
-        work::request(server);
+    if has_failed || server.with(|state| state.confirm.all.has_backlog()) == Some(true) {
+        schedule::request(server);
     }
 }
 

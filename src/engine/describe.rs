@@ -1,8 +1,8 @@
 //! The replies of LOCK.INFO, LOCK.HELDBY and INFO.
 
-use super::at_key::{internal_error, invalid};
+use super::key_step::{internal_error, invalid};
 use super::server::{Part, Server, To};
-use super::{confirm, leaving, legacy, pump, work};
+use super::{confirm, drain, legacy, pump, schedule};
 use crate::command::{error, heldby, info};
 use crate::lock::effect::Existing;
 use crate::lock::stats::{BUCKETS_MS, Durations};
@@ -148,7 +148,7 @@ pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
     let replicas_too_many = confirm::replicas_too_many(server, now);
     let fields = server.with(|state| {
         let locks = state.table.locks();
-        let obstacle = leaving::obstacle(shared, locks, state.table.clock());
+        let obstacle = drain::obstacle(shared, locks, state.table.clock());
         let (table, confirm, settings) = (&state.table, &state.confirm, &shared.settings);
         let stats = table.stats();
         let number = |name, number| (name, Value::Number(number));
@@ -202,8 +202,8 @@ fn bury<S: Server>(server: &S) {
     const ROUNDS: Bound = Bound::of(16, 2);
     if pump::has_dead(server) {
         let decides = server.flags().decides();
-        let _is_done = (0..ROUNDS.get()).any(|_| pump::bury_some(server, decides));
-        let _ = work::after(server, |_| ());
+        let _is_done = (0..ROUNDS.get()).any(|_| pump::free_dead_locks(server, decides));
+        let _ = schedule::after(server, |_| ());
     }
 }
 

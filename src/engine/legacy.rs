@@ -4,8 +4,8 @@
 //! be told how it goes; a string is not. So the module listens to keyspace events. Other users do not pay for that,
 //! because it begins when the setting is switched on.
 
+use super::schedule;
 use super::server::{Key, Server};
-use super::work;
 use crate::lock::effect::{Existing, Legacy};
 
 /// What is found at an open key, where strings may be locks; `owner` is the one that asks.
@@ -32,6 +32,6 @@ fn find_string<S: Server>(server: &S, key: &S::Key<'_>, owner: Option<&[u8]>) ->
 pub fn key_changed<S: Server>(server: &S, name: S::Name<'_>) {
     if server.with(|state| state.table.waiters() > 0) == Some(true) {
         let lock_key = server.lock_key(name);
-        let _ = work::after(server, |state| state.table.note(lock_key));
+        let _ = schedule::after(server, |state| state.table.note(lock_key));
     }
 }

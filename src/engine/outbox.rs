@@ -1,7 +1,7 @@
 //! Publishes what happened to locks, in the order of what happened (G15), and tells the log of locks that were broken.
 
 use super::flags::Level;
-use super::server::{Key, Server, To, Whose};
+use super::server::{Key, Server, SlotOwner, To};
 use crate::command::error::shown;
 use crate::lock::effect::Event;
 use crate::lock::table::Notice;
@@ -88,7 +88,7 @@ fn publish_late<S: Server>(server: &S, notice: Notice) {
 
 /// Whether a lock was not broken, but has left with its slot. It may be back: then a hold that it had stands there.
 fn has_moved<S: Server>(server: &S, name: S::Name<'_>, notice: &Notice) -> bool {
-    if server.whose(name) != Whose::Ours {
+    if server.slot_owner(name) != SlotOwner::Ours {
         return true;
     }
     let Some(token) = notice.broken.1 else {

@@ -7,9 +7,9 @@
 //! end the process.
 
 use super::admission::Admission;
-use super::clients::REPLIES_PER_TURN;
-use super::server::{Fact, Key, Server, To, Whose};
-use super::{answers, at_key, confirm, leaving, legacy, outbox, quarantine, step, sweep, work};
+use super::blocked_clients::REPLIES_PER_TURN;
+use super::server::{Fact, Key, Server, SlotOwner, To};
+use super::{apply, confirm, cron, drain, key_step, legacy, outbox, quarantine, replies, schedule};
 use crate::command::slot;
 use crate::lock::effect::{Answer, Change, Effects, Record, Task, WaiterId};
 use crate::lock::table::{Candidate, KeyRef, Table};
@@ -67,34 +67,34 @@ pub fn run<S: Server>(server: &S) {
     let _ = server.with(|state| state.pump.requested = None);
     let mode = mode(server);
     let (decides, is_paused) = (mode != Mode::Follow, mode == Mode::Pause);
-    let is_behind = server.with(|state| {
+    let has_backlog = server.with(|state| {
         state.pump.decides = decides;
-        std::mem::take(&mut state.pump.is_behind)
+        std::mem::take(&mut state.pump.has_backlog)
     });
     if decides {
-        sweep::go(server, started, is_paused);
+        cron::go(server, started, is_paused);
         quarantine::look(server, started);
     }
-    leaving::go(server, is_paused);
+    drain::go(server, is_paused);
     close_unanswered(server);
-    answers::hear_less(server);
-    let all_are_answered = answers::answer_some(server);
-    let all_are_sent_away = send_some_away(server, started);
-    let all_are_sent_away = confirm::send_some_away(server) && all_are_sent_away;
+    replies::unsubscribe_if_idle(server);
+    let all_are_answered = replies::answer_some(server);
+    let all_are_sent_away = reject_waiters(server, started);
+    let all_are_sent_away = confirm::reject_waiters(server) && all_are_sent_away;
     tick(server);
     // Behind a mountain of leases nobody waits longer than asked for.
-    let is_apart = mode != Mode::Decide || is_behind == Some(true);
+    let is_apart = mode != Mode::Decide || has_backlog == Some(true);
     let mut is_done = !is_apart || time_outs(server);
     if mode == Mode::Decide {
         is_done &= decide(server, started);
     }
     let postponed = server.with(|state| state.table.tasks());
-    while is_done && !(bury_some(server, decides) && sweep::sort_some(server)) {
+    while is_done && !(free_dead_locks(server, decides) && cron::classify_orphans(server)) {
         is_done = !is_spent(server, started);
     }
     let all_is_published = is_paused || outbox::publish_some(server, || is_spent(server, started));
     let has_buried = server.with(|state| {
-        state.pump.is_behind = !is_done;
+        state.pump.has_backlog = !is_done;
         // A buried lock may let others in.
         Some(state.table.tasks()) > postponed
     });
@@ -103,7 +103,7 @@ pub fn run<S: Server>(server: &S) {
     }
     let has_told_all = all_are_answered && all_are_sent_away;
     if !is_done || !all_is_published || !has_told_all || has_buried == Some(true) {
-        work::request(server);
+        schedule::request(server);
     }
     wake_again(server, decides, is_paused);
 }
@@ -153,7 +153,7 @@ fn tick<S: Server>(server: &S) {
     let told = server.with(|state| {
         state.pump.must_tick = false;
         let clock = state.table.clock();
-        leaving::writes_clock(shared, clock).then(|| (clock.last_token(), clock.replicated_token()))
+        drain::writes_clock(shared, clock).then(|| (clock.last_token(), clock.replicated_token()))
     });
     if let Some((last, replicated)) = told.flatten() {
         let flags = server.flags();
@@ -166,7 +166,7 @@ fn tick<S: Server>(server: &S) {
 /// Answers ended waits, at most as many as one turn answers, and nothing else. `false`: there may be more.
 fn time_outs<S: Server>(server: &S) -> bool {
     let (now, mut ended) = (server.boot(), 0);
-    step::effects_of(server, |table, fx| {
+    apply::effects_of(server, |table, fx| {
         while ended < REPLIES_PER_TURN.get()
             && let Some(Task::TimeOut(waiter)) = table.due(now, false)
         {
@@ -179,12 +179,12 @@ fn time_outs<S: Server>(server: &S) -> bool {
 
 /// Tells some of those who waited when this server stopped deciding, or granting, that they wait in vain. `false`:
 /// there are more.
-pub fn send_some_away<S: Server>(server: &S, started: Moment) -> bool {
+pub fn reject_waiters<S: Server>(server: &S, started: Moment) -> bool {
     if server.with(|state| state.table.has_away()) != Some(true) {
         return true;
     }
     let mut sent = 0;
-    step::effects_of(server, |table, fx| {
+    apply::effects_of(server, |table, fx| {
         while table.send_away(fx) {
             sent += 1;
             // One may stand in very many queues.
@@ -285,7 +285,7 @@ fn decide<S: Server>(server: &S, started: Moment) -> bool {
 fn perform<S: Server>(server: &S, now: Now, task: Task, admission: &mut Admission<'_, S>) {
     match &task {
         Task::AskAgain => {}
-        Task::TimeOut(waiter) => step::effects_of(server, |table, fx| table.time_out(*waiter, fx)),
+        Task::TimeOut(waiter) => apply::effects_of(server, |table, fx| table.time_out(*waiter, fx)),
         Task::Multi(request) => at_all(server, now, *request, admission),
         Task::ReplicateAgain(lock_key, token) => replicate_again(server, now, lock_key, *token),
         Task::Expire(lock_key, _) | Task::Settle(lock_key) | Task::Revoke(lock_key, _) => {
@@ -300,7 +300,7 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
         return postpone(server, now, task);
     };
     let name = S::name(&name);
-    if server.whose(name) != Whose::Ours {
+    if server.slot_owner(name) != SlotOwner::Ours {
         put_off(server, now, name, task);
         return redirect(server, name, lock_key);
     }
@@ -326,7 +326,7 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
         (step, fx)
     });
     if let Some((step, fx)) = done {
-        step::carry_out(server, name, key, existing, &step, fx);
+        apply::carry_out(server, name, key, existing, &step, fx);
     }
 }
 
@@ -341,14 +341,14 @@ fn at_all<S: Server>(server: &S, now: Now, request: WaiterId, admission: &mut Ad
         return;
     }
     let names: Vec<S::Name<'_>> = owned.iter().map(S::name).collect();
-    if let Some(lost) = names.iter().position(|&name| server.whose(name) != Whose::Ours) {
+    if let Some(lost) = names.iter().position(|&name| server.slot_owner(name) != SlotOwner::Ours) {
         return redirect(server, names[lost], &lock_keys[lost]);
     }
     let decide = |table: &mut Table, refs: &[KeyRef<'_>], fx: &mut [Effects]| {
         let mut admission = |who: Candidate<'_>| admission.admit(who);
         ((), table.settle_many(now, request, refs, &mut admission, fx))
     };
-    let _ = at_key::at_all(server, &names, true, decide, |()| ());
+    let _ = key_step::at_all(server, &names, true, decide, |()| ());
 }
 
 /// The lease of a hold runs otherwise than readers know.
@@ -357,7 +357,7 @@ fn replicate_again<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, token
         return;
     };
     let name = S::name(&name);
-    if server.whose(name) != Whose::Ours {
+    if server.slot_owner(name) != SlotOwner::Ours {
         return put_off(server, now, name, &Task::ReplicateAgain(lock_key.clone(), token));
     }
     let key = server.open(name, To::Write);
@@ -365,8 +365,8 @@ fn replicate_again<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, token
     let record = server.with(|state| state.table.to_replicate(existing, token)).flatten();
     // A client that watches or tracks the key learns of it, too.
     let change = if record.is_some() { Change::Touched } else { Change::Nothing };
-    step::change(server, key, existing, change);
-    step::replicate(server, name, record.unwrap_or(Record::Nothing));
+    apply::change(server, key, existing, change);
+    apply::replicate(server, name, record.unwrap_or(Record::Nothing));
 }
 
 /// The lease of this lock is over, and it cannot be ended now.
@@ -398,7 +398,7 @@ fn redirect<S: Server>(server: &S, name: S::Name<'_>, lock_key: &LockKeyBuf) {
     if server.with(|state| state.table.is_waited_for(lock_key.as_key())) == Some(true) {
         let slot = slot::slot_of(name.as_ref());
         let answer = Answer::Moved(slot::redirection(slot, server.node_of(slot)));
-        step::effects_of(server, |table, fx| table.dismiss(lock_key.as_key(), &answer, fx));
+        apply::effects_of(server, |table, fx| table.dismiss(lock_key.as_key(), &answer, fx));
     }
 }
 
@@ -408,7 +408,7 @@ pub fn has_dead<S: Server>(server: &S) -> bool {
 }
 
 /// Forgets some of the locks whose values were freed elsewhere. `false`: there are more.
-pub fn bury_some<S: Server>(server: &S, is_ours: bool) -> bool {
+pub fn free_dead_locks<S: Server>(server: &S, is_ours: bool) -> bool {
     let mut dead = server.shared().take_dead();
     if !dead.is_empty() {
         let _ = server.with(|state| {

@@ -1,8 +1,8 @@
 //! When a quarantine begins and ends, and who is told: see `src/lock/table/quarantine.rs`.
 
 use super::flags::Level;
+use super::schedule;
 use super::server::Server;
-use super::work;
 use crate::lock::types::Moment;
 
 /// Begins a quarantine, if one is set: this server begins, or begins to decide, and may lack locks that were granted
@@ -17,7 +17,7 @@ pub fn begin<S: Server>(server: &S, why: &str) {
         state.table.begin_quarantine(now, length_ms);
         state.pump.is_quarantined = true;
     });
-    work::rearm(server);
+    schedule::rearm(server);
     let text = format!("quarantine: no new lock is granted for {length_ms} milliseconds, because {why}");
     server.log(Level::Notice, &text);
 }

@@ -10,7 +10,7 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use super::clients::Reply;
+use super::blocked_clients::Reply;
 use super::flags::{Flags, Level};
 use super::shared::Shared;
 use super::state::{Alarm, State};
@@ -104,7 +104,7 @@ pub trait Server: Sized {
     /// Returns true if it has seen to all keys of a command that has several, and not to the first alone.
     fn sees_all_keys(&self) -> bool;
     /// Whose the slot of the key is.
-    fn whose(&self, name: Self::Name<'_>) -> Whose;
+    fn slot_owner(&self, name: Self::Name<'_>) -> SlotOwner;
     /// The address of another server that has this slot: `host:port`. `None`: there is none, or it is unknown.
     fn node_of(&self, slot: u16) -> Option<String>;
 
@@ -212,7 +212,7 @@ pub enum To {
 
 /// The server that answers for a key, by its slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whose {
+pub enum SlotOwner {
     /// This server.
     Ours,
     /// No node, because the cluster is down: the slot may be this server's.

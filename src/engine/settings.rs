@@ -1,7 +1,7 @@
 //! What the user can set (CONTRACT 7): names, ranges, and what follows from them.
 //!
 //! The server keeps the values here and may do so at any time. What has to happen then is done by
-//! [`settings_changed`](super::events::settings_changed).
+//! [`settings_changed`](super::server_events::settings_changed).
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};

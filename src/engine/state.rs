@@ -3,10 +3,10 @@
 use crate::lock::tuning::Bound;
 use std::hash::Hash;
 
-use super::clients::{Clients, Reply};
-use super::contended::Contended;
-use super::obstacle::Obstacle;
-use super::sent::Sent;
+use super::blocked_clients::{Clients, Reply};
+use super::hot_locks::HotLocks;
+use super::unflushed_replies::UnflushedReplies;
+use super::uninstall_status::Obstacle;
 use crate::lock::confirm::{Confirmations, Rule};
 use crate::lock::effect::{Change, Effects, Existing, LockId};
 use crate::lock::table::Table;
@@ -28,7 +28,7 @@ pub struct State<B, A> {
     /// The clients that are blocked.
     pub clients: Clients<B>,
     /// The grants of this turn of the event loop.
-    pub sent: Sent,
+    pub sent: UnflushedReplies,
     /// The replies that wait for replicas.
     pub confirm: Confirm,
     /// Locks whose values were freed elsewhere, to be forgotten.
@@ -40,7 +40,7 @@ pub struct State<B, A> {
     /// The position at which the last sweep ended.
     pub sweep: Sweep,
     /// The locks that are requested most while they are held.
-    pub contended: Contended,
+    pub contended: HotLocks,
     /// True if strings could be locks when the settings were last changed.
     pub counts_strings: bool,
 }
@@ -100,7 +100,7 @@ pub struct Pump {
     /// Since when a run is asked for that has not begun.
     pub requested: Option<Moment>,
     /// The last run did not get to the end of its work.
-    pub is_behind: bool,
+    pub has_backlog: bool,
     /// Clients whose answer got lost.
     pub unanswered: Vec<ClientId>,
     /// A new append-only file was begun: it must learn how far the tokens are.

@@ -120,7 +120,7 @@ impl Confirmations {
 
     /// Lets all waits end without replicas: their owners are notified in this turn or, if there are many, in
     /// the next ones.
-    pub fn need_nobody(&mut self) {
+    pub fn waive_acks(&mut self) {
         self.waits.values_mut().for_each(|wait| wait.needed = 0);
         self.has_lost = true;
     }
@@ -226,7 +226,7 @@ impl Confirmations {
 
     /// Removes and returns the waits that have ended by now, in the order in which they began.
     #[cfg(test)]
-    pub fn take_over(&mut self, now: Moment) -> Vec<(WaitId, Verdict)> {
+    pub fn poll(&mut self, now: Moment) -> Vec<(WaitId, Verdict)> {
         self.take_some_over(now, usize::MAX, usize::MAX)
     }
 
@@ -280,7 +280,7 @@ impl Confirmations {
 
     /// Returns true if more waits have ended than were removed.
     #[must_use]
-    pub fn is_behind(&self) -> bool {
+    pub fn has_backlog(&self) -> bool {
         !self.is_empty() && self.has_late || !self.enough.is_empty()
     }
 

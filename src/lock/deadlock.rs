@@ -18,10 +18,10 @@ use std::ops::Range;
 use hashbrown::HashMap;
 
 use super::locks::{LockId, Locks};
-use super::lowered;
 use super::queue::{Queue, Queues, Waiter, WaiterId};
 #[cfg(test)]
 use super::tests::visits::count;
+use super::tuning;
 use super::tuning::Bound;
 use super::types::{LockKeyBuf, Mode, Moment, OwnerBuf};
 
@@ -31,7 +31,7 @@ pub const STEPS_MAX: usize = 4096;
 /// Returns whether a search stops that has examined `steps` holders and requests. A test may let it end
 /// earlier.
 fn is_spent(steps: usize) -> bool {
-    lowered::is_search_spent(steps, STEPS_MAX)
+    tuning::is_search_spent(steps, STEPS_MAX)
 }
 
 /// Counts visits; only tests do.
@@ -230,10 +230,10 @@ impl<'a> Graph<'a> {
                     if is_spent(self.steps) {
                         break;
                     }
-                    self.look_at(number, entry);
+                    self.examine(number, entry);
                 }
             }
-            None => self.look_at(number, first_entry),
+            None => self.examine(number, first_entry),
         }
         self.requests[number].conditions = begin..self.conditions.len();
     }
@@ -248,7 +248,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Finds the conditions of a request in one queue.
-    fn look_at(&mut self, request: usize, entry: WaiterId) {
+    fn examine(&mut self, request: usize, entry: WaiterId) {
         count(1);
         let Scope { queues, locks, now, holders_max, .. } = self.scope;
         let Some(waiter) = queues.waiter(entry) else {

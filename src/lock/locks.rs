@@ -1,30 +1,30 @@
 //! All locks, by the number that the keyspace stores.
 //!
 //! A record is written as narrowly as it can be (see [`record`]), in a slot of a [`slab`], with its lease on
-//! a [`wheel`]. Nothing of that shows outside: here are [`Locks`], and the views [`Lock`] and [`Hold`].
+//! a [`timer_wheel`]. Nothing of that shows outside: here are [`Locks`], and the views [`Lock`] and [`Hold`].
 
 mod bindings;
 mod check;
-mod detached;
-mod going;
 mod hold;
-mod holders;
+mod hold_ext;
+mod holder_list;
 mod id;
-mod overflow;
-mod pack;
+mod lazy_free;
+mod lazy_free_holders;
+mod multi_holder;
+mod name_codec;
+mod new_hold;
+mod owner_index;
 mod record;
-mod several;
 mod slab;
-mod sought;
-mod state;
-mod terms;
+mod store;
 #[cfg(test)]
 mod tests;
-mod wheel;
+mod timer_wheel;
 
-pub use going::{Going, Gone};
 pub use hold::{Hold, Lock, OwnerText};
+pub use hold_ext::BoundHolds;
 pub use id::LockId;
-pub use overflow::BoundHolds;
-pub use state::{Due, Locks};
-pub use terms::{Ended, NewHold};
+pub use lazy_free::{Going, Gone};
+pub use new_hold::{Ended, NewHold};
+pub use store::{Due, Locks};

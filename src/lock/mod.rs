@@ -27,7 +27,6 @@ pub mod deadline;
 pub mod deadlock;
 pub mod effect;
 pub mod locks;
-mod lowered;
 pub mod queue;
 pub mod stats;
 pub mod table;

@@ -114,7 +114,7 @@ pub struct Queue {
     /// The number of them that request other locks too.
     pub multis: usize,
     /// The time at which to recheck whether the lock is free, when no event will report it.
-    look_at: Option<Moment>,
+    recheck_at: Option<Moment>,
     /// A lock that came to this key other than by a grant, since anything was decided here. It ends all waits here.
     pub arrived: Option<LockId>,
     /// True if every request here is for this lock alone, as a whole, and a connection waits for it.
@@ -313,7 +313,7 @@ impl Queues {
                 mode,
                 lock: None,
                 multis: 0,
-                look_at: None,
+                recheck_at: None,
                 arrived: None,
                 all_wait_for_all: true,
                 ranks: None,
@@ -338,7 +338,7 @@ impl Queues {
     }
 
     /// Lets a newer request of the same owner take over the queue entry of `old`, which is returned.
-    pub fn take_over(&mut self, old: WaiterId, request: Request) -> Option<(Waiter, WaiterId)> {
+    pub fn replace_waiter(&mut self, old: WaiterId, request: Request) -> Option<(Waiter, WaiterId)> {
         let (queue, ahead, multi) = self.waiters.get(old).map(|w| (w.queue, w.ahead, w.multi))?;
         if multi.is_some() {
             return None;
@@ -445,7 +445,7 @@ impl Queues {
             queue.len == 0
         });
         if is_empty {
-            self.look_at(waiter.queue, None);
+            self.recheck_at(waiter.queue, None);
         }
         if is_empty && let Some(queue) = self.queues.remove(waiter.queue) {
             self.by_key.remove(self.hasher.hash_one(queue.lock_key.as_key()), waiter.queue);

@@ -1,51 +1,51 @@
 //! The locks of one server.
 //!
 //! The table is the unit of the core, and not the single lock, because owners, deadlines and tokens
-//! span locks. Its steps are spread over files by their callers. Their calls of each other's methods make
+//! span locks. Its steps are spread over files by their callers, whose calls of each other's methods make
 //! no circle:
 //!
-//! * [`acquire`], [`release`]: a client asks, on a primary; [`multi`]: for several locks in one step.
-//! * [`waits`]: who may join a queue, and the answers to those who leave it.
-//! * [`admit`]: grants to waiters when a lock, or a place in it, is free.
-//! * [`ended`]: ends by time or from outside: leases, keys that were removed; [`connections`]: connections
+//! * [`acquire`], [`release`]: requests of clients, on a primary; [`macquire`]: requests for several locks.
+//! * [`waits`]: joins queues, and answers the waiters that leave them.
+//! * [`grant`]: starts holds, and grants a lock to its waiters once it, or a permit of it, is free.
+//! * [`expire`]: ends expired holds; [`key_events`]: locks whose keys were removed; [`disconnect`]: connections
 //!   that closed.
 //! * [`apply`]: facts decided elsewhere: the replication stream, the append-only file, RDB.
-//! * [`outbox`], [`notices`]: the events to publish, in order.
-//! * [`noted`], [`tasks`]: the queues and holds that the pump must examine.
-//! * [`revoke`]: holds whose grants were not delivered yet, and their revocation.
-//! * [`leaving`]: no lock is granted any more, because the module is being unloaded or this server stops deciding; [`away`]:
-//!   those who waited then.
+//! * [`event_queue`], [`notices`]: the events to publish, in order.
+//! * [`task_queue`], [`tasks`]: the queues and holds that the pump must examine.
+//! * [`revoke`]: holds that were not delivered to their owners yet, and their revocation.
+//! * [`leaving`]: stops granting when the module is removed or the server is demoted; [`rejected_waiters`]: the
+//!   waiters to reject then.
 //! * [`describe`]: the data for INFO, FENCE and the tests.
 
 mod acquire;
-mod admit;
 mod apply;
-mod away;
-mod begin;
-mod connections;
-mod context;
 mod describe;
-mod ended;
+mod disconnect;
+mod event_queue;
+mod expire;
+mod grant;
+mod key_events;
+mod key_step;
 mod leaving;
-mod multi;
-mod noted;
+mod macquire;
 mod notices;
-mod outbox;
 mod quarantine;
+mod rejected_waiters;
 mod release;
+mod requests;
 mod restrictions;
 mod revoke;
 mod sessions;
 mod state;
+mod task_queue;
 mod tasks;
-mod terms;
 mod undelivered;
 mod waits;
 
 pub use describe::{Description, HoldView, Possession, WaiterView};
-pub use outbox::Notice;
-pub use state::Table;
-pub use terms::{
+pub use event_queue::Notice;
+pub use requests::{
     ARRIVED, Acquired, Admission, Ask, Block, Candidate, Decision, Granted, KeyRef, Limits, NO_PERMISSION,
     NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, Refusal, Release, Renewal, Steps, TOO_MANY_LOCKS, WRONG_TYPE, Wait,
 };
+pub use state::Table;

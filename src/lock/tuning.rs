@@ -1,11 +1,14 @@
 //! Bounds that the tests of the core and of the engine lower.
 //!
 //! Models and random lives are small, and get to a bound only if it is small as well. Tests have the smallest value of
-//! each, and random lives draw theirs (`tests/lowered.rs`). A server that ships pays nothing for them.
+//! each, and random lives draw theirs (`tests/tuning.rs`). A server that ships pays nothing for them.
 
 use std::panic::Location;
 
-use super::lowered;
+#[cfg(test)]
+pub(crate) use super::tests::tuning::{bound, count_max, few_max, is_search_spent, served_max, unbound_max};
+#[cfg(not(test))]
+pub(crate) use usual::{bound, count_max, few_max, is_search_spent, served_max, unbound_max};
 
 /// A bound as a module ships it, and as small as it can be.
 #[derive(Clone, Copy, Debug)]
@@ -25,11 +28,39 @@ impl Bound {
     /// The value that applies.
     #[inline(always)]
     pub(crate) fn get(self) -> usize {
-        lowered::bound(self.shipped, self.smallest, self.line)
+        bound(self.shipped, self.smallest, self.line)
     }
 
     /// The value where it must be a constant: a layout, or the length of an array. Tests have the smallest one.
     pub(crate) const fn fixed(self) -> usize {
         if cfg!(test) { self.smallest } else { self.shipped }
+    }
+}
+
+/// As they are in a module that is shipped.
+#[cfg(not(test))]
+mod usual {
+    pub(crate) const fn bound(shipped: usize, _smallest: usize, _line: u32) -> usize {
+        shipped
+    }
+
+    pub(crate) const fn few_max(usual: usize) -> usize {
+        usual
+    }
+
+    pub(crate) const fn is_search_spent(steps: usize, usual: usize) -> bool {
+        steps >= usual
+    }
+
+    pub(crate) const fn count_max(usual: u32) -> u32 {
+        usual
+    }
+
+    pub(crate) const fn unbound_max(usual: usize) -> usize {
+        usual
+    }
+
+    pub(crate) const fn served_max(usual: usize) -> usize {
+        usual
     }
 }

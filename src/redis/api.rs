@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
 
-use super::hot::calls;
-use super::{ffi, kind};
+use super::api_table::calls;
+use super::{ffi, server_quirks};
 use crate::engine::server::{self, To};
 use crate::lock::effect::{Existing, LockId};
 use crate::lock::types::OWNER_BYTES_MAX;
@@ -178,7 +178,7 @@ impl Ctx {
         if signals == Signals::Never {
             options |= raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED as c_int;
         }
-        if kind::kind().is_valkey() {
+        if server_quirks::kind().is_valkey() {
             options |= (ffi::VALKEY_OPTION_SKIP_COMMAND_VALIDATION
                 | ffi::VALKEY_OPTION_HANDLE_ATOMIC_SLOT_MIGRATION) as c_int;
         }

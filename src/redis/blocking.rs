@@ -13,10 +13,10 @@ use std::ptr::null_mut;
 use redis_module::raw;
 
 use super::api::{Ctx, api};
-use super::guard;
-use super::keeper::Blocked;
-use crate::engine::answers;
-use crate::engine::clients::Reply;
+use super::main_thread::Blocked;
+use super::panic_guard;
+use crate::engine::blocked_clients::Reply;
+use crate::engine::replies;
 
 /// The reply to a blocked client.
 struct Sent {
@@ -45,9 +45,9 @@ pub(super) fn unblock(blocked: Blocked, reply: Option<Reply>) {
 }
 
 extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, blocked: Blocked) {
-    guard::callback((), || {
+    panic_guard::callback((), || {
         // SAFETY: the context of the running callback.
-        answers::disconnected(&unsafe { Ctx::from_raw(ctx) }, blocked);
+        replies::disconnected(&unsafe { Ctx::from_raw(ctx) }, blocked);
     });
 }
 
@@ -59,11 +59,11 @@ extern "C" fn on_unblock(
 ) -> c_int {
     // SAFETY: the context of the running callback.
     let ctx = unsafe { Ctx::from_raw(ctx) };
-    guard::command(&ctx, || {
+    panic_guard::command(&ctx, || {
         // SAFETY: a live context of a blocked client.
         let blocked = unsafe { api!(RedisModule_GetBlockedClientHandle, ctx.as_ptr()) };
-        let reply = blocked.and_then(|blocked| answers::unblocked(&ctx, blocked));
-        answers::reply(&ctx, reply.as_ref());
+        let reply = blocked.and_then(|blocked| replies::unblocked(&ctx, blocked));
+        replies::reply(&ctx, reply.as_ref());
     })
 }
 
@@ -74,18 +74,18 @@ extern "C" fn on_answer(
 ) -> c_int {
     // SAFETY: the context of the running callback.
     let ctx = unsafe { Ctx::from_raw(ctx) };
-    guard::command(&ctx, || {
+    panic_guard::command(&ctx, || {
         // SAFETY: the private data is null or what `unblock` made, and lives until `on_free`.
         let sent = unsafe {
             let data = api!(RedisModule_GetBlockedClientPrivateData, ctx.as_ptr());
             data.unwrap_or(null_mut()).cast::<Sent>().as_ref()
         };
-        answers::reply(&ctx, sent.map(|sent| &sent.reply));
+        replies::reply(&ctx, sent.map(|sent| &sent.reply));
     })
 }
 
 extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
-    guard::callback((), || {
+    panic_guard::callback((), || {
         if data.is_null() {
             return;
         }
@@ -95,6 +95,6 @@ extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
             (*Box::from_raw(data.cast::<Sent>()), is_gone)
         };
         // SAFETY: the context of the running callback.
-        answers::released(&unsafe { Ctx::from_raw(ctx) }, blocked, reply, is_gone);
+        replies::released(&unsafe { Ctx::from_raw(ctx) }, blocked, reply, is_gone);
     });
 }

@@ -10,22 +10,22 @@ use std::ptr::null_mut;
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
-use super::kind;
-use super::reply::{ask, element, elements, is_of_kind, number, text};
-use crate::engine::server::{Server, Whose};
+use super::call_reply::{ask, element, elements, is_of_kind, number, text};
+use super::server_quirks;
+use crate::engine::server::{Server, SlotOwner};
 
 /// Whose the slot of the key is.
 ///
 /// The server refuses a call for a key of a slot that is not its own. It also refuses one for a key of a slot that is on
 /// its way to another server, if it does not have the key any more.
-pub(super) fn whose(ctx: &Ctx, name: Str<'_>) -> Whose {
+pub(super) fn slot_owner(ctx: &Ctx, name: Str<'_>) -> SlotOwner {
     if !ctx.flags().is_cluster {
-        return Whose::Ours;
+        return SlotOwner::Ours;
     }
     match ask(ctx, name) {
-        None => Whose::Ours,
-        Some(refusal) if refusal.contains("cluster is down") => Whose::Unknown,
-        Some(_) => Whose::Others,
+        None => SlotOwner::Ours,
+        Some(refusal) if refusal.contains("cluster is down") => SlotOwner::Unknown,
+        Some(_) => SlotOwner::Others,
     }
 }
 
@@ -33,7 +33,7 @@ pub(super) fn whose(ctx: &Ctx, name: Str<'_>) -> Whose {
 /// that read from clients as well, where any module that is asked crashes it. There it knows the first key alone, by a
 /// key spec.
 pub(super) fn sees_all_keys(ctx: &Ctx) -> bool {
-    !kind::kind().is_valkey() || !ctx.flags().is_cluster
+    !server_quirks::kind().is_valkey() || !ctx.flags().is_cluster
 }
 
 /// Returns whether the server would let the running command use all of these keys. `look`: a command that only reads
@@ -81,7 +81,7 @@ fn ask(ctx: &Ctx, name: Str<'_>) -> Option<String> {
 
 /// `host:port` of another server that owns the slot, by CLUSTER SLOTS.
 pub(super) fn node_of(ctx: &Ctx, slot: u16) -> Option<String> {
-    if !kind::kind().can_ask_for_slots() {
+    if !server_quirks::kind().can_ask_for_slots() {
         return None;
     }
     // SAFETY: a live context; the format takes one C string.

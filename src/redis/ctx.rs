@@ -6,13 +6,13 @@ use std::ptr::null_mut;
 use redis_module::raw;
 
 use super::api::{Ctx, Key, OwnedStr, Str, api};
+use super::api_table::calls;
 use super::clock::{self, Timer};
-use super::hot::calls;
-use super::keeper::{self, Blocked};
-use super::{blocking, cluster, events, ffi, kind, needs, replicate, rights, server_info, soon};
-use crate::engine::clients::Reply;
+use super::main_thread::{self, Blocked};
+use super::{acl, blocking, cluster, events, ffi, needs, pump_timer, replicate, server_info, server_quirks};
+use crate::engine::blocked_clients::Reply;
 use crate::engine::flags::{Flags, Level};
-use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic, Whose};
+use crate::engine::server::{Fact, MINTED_OWNER_BYTES, Part, Server, SlotOwner, To, Topic};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::lock::confirm::Seen;
@@ -29,12 +29,12 @@ impl Server for Ctx {
 
     #[inline]
     fn with<R>(&self, use_it: impl FnOnce(&mut State<Blocked, Timer>) -> R) -> Option<R> {
-        keeper::with(use_it)
+        main_thread::with(use_it)
     }
 
     #[inline(always)]
     fn shared(&self) -> &Shared {
-        &keeper::SHARED
+        &main_thread::SHARED
     }
 
     #[inline(always)]
@@ -53,7 +53,7 @@ impl Server for Ctx {
     }
 
     fn run_soon(&self, is_late: bool) {
-        soon::run_soon(is_late);
+        pump_timer::run_soon(is_late);
     }
 
     fn new_owner(&self) -> [u8; MINTED_OWNER_BYTES] {
@@ -79,11 +79,11 @@ impl Server for Ctx {
     }
 
     fn is_paused(&self) -> bool {
-        rights::is_paused()
+        acl::is_paused()
     }
 
     fn refuses_writes(&self) -> bool {
-        rights::refuses_writes(self)
+        acl::refuses_writes(self)
     }
 
     fn replicas(&self) -> Option<(u64, Vec<Seen>)> {
@@ -151,8 +151,8 @@ impl Server for Ctx {
         cluster::sees_all_keys(self)
     }
 
-    fn whose(&self, name: Str<'_>) -> Whose {
-        cluster::whose(self, name)
+    fn slot_owner(&self, name: Str<'_>) -> SlotOwner {
+        cluster::slot_owner(self, name)
     }
 
     fn node_of(&self, slot: u16) -> Option<String> {
@@ -182,8 +182,8 @@ impl Server for Ctx {
     }
 
     fn is_connected(&self, client: ClientId) -> bool {
-        if kind::kind().takes_callers_for_clients() {
-            return rights::user_name(self, client).is_some();
+        if server_quirks::kind().takes_callers_for_clients() {
+            return acl::user_name(self, client).is_some();
         }
         // SAFETY: null asks for nothing but whether it is there.
         let existing = unsafe { api!(RedisModule_GetClientInfoById, null_mut(), client.0) };
@@ -191,7 +191,7 @@ impl Server for Ctx {
     }
 
     fn may_acquire(&self, who: Candidate<'_>) -> bool {
-        rights::may_acquire(self, who)
+        acl::may_acquire(self, who)
     }
 
     fn block(&self) -> Option<Blocked> {

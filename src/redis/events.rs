@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
-use super::{exec, guard, keeper, kind};
+use super::{exec, main_thread, panic_guard, server_quirks};
 use crate::engine::flags::Level;
 use crate::engine::server::Server;
-use crate::engine::{answers, confirm, events, first_use, legacy, work};
+use crate::engine::{confirm, lazy_subscribe, legacy, replies, schedule, server_events};
 use crate::lock::types::ClientId;
 
 type Callback = extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
@@ -57,7 +57,7 @@ pub(super) fn require(ctx: &Ctx) -> Result<(), String> {
 
 /// Unsubscribes from everything. Redis 7.0 would keep calling a module whose load has failed.
 pub(super) fn end(ctx: &Ctx) {
-    let slots = kind::kind().announces_slots().then_some(SLOTS);
+    let slots = server_quirks::kind().announces_slots().then_some(SLOTS);
     for (id, _, callback) in EVENTS.into_iter().chain([TURNS, REPLICAS]).chain(slots) {
         // Without a subscription, removing it would add one without a callback.
         if subscribe(ctx, id, Some(callback)) {
@@ -87,7 +87,7 @@ pub(super) fn begin(ctx: &Ctx) -> bool {
     for (id, name, callback) in EVENTS {
         begin_one(id, callback, &format!("{name} any more"));
     }
-    if kind::kind().announces_slots() {
+    if server_quirks::kind().announces_slots() {
         let (id, name, callback) = SLOTS;
         begin_one(id, callback, name);
     }
@@ -121,14 +121,14 @@ pub(super) fn settings_are_new(ctx: &Ctx) {
     SETTINGS_ARE_NEW.store(true, Ordering::Relaxed);
     let (id, _, callback) = CONFIG;
     subscribe(ctx, id, Some(callback));
-    work::request(ctx);
+    schedule::request(ctx);
 }
 
 /// The settings are final: they take effect, if they are new.
 pub(super) fn settings_are_final(ctx: &Ctx) {
     if SETTINGS_ARE_NEW.swap(false, Ordering::Relaxed) {
         listen_to_keys(ctx);
-        events::settings_changed(ctx, true);
+        server_events::settings_changed(ctx, true);
     }
 }
 
@@ -143,7 +143,7 @@ macro_rules! callback {
         ) {
             let handler: fn(&Ctx, u64, *mut c_void) = $handler;
             // SAFETY: the context of the running callback.
-            guard::callback((), || handler(&unsafe { Ctx::from_raw(ctx) }, sub, data));
+            panic_guard::callback((), || handler(&unsafe { Ctx::from_raw(ctx) }, sub, data));
         }
     };
 }
@@ -153,7 +153,7 @@ callback!(on_client, |ctx, sub, data| {
         // SAFETY: the data of this event, version 1, for the length of the callback.
         let info = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() };
         if let Some(info) = info {
-            events::client_closed(ctx, ClientId(info.id));
+            server_events::client_closed(ctx, ClientId(info.id));
         }
     }
 });
@@ -163,7 +163,7 @@ callback!(on_flush, |ctx, sub, data| {
         // SAFETY: the data of this event, version 1, for the length of the callback.
         let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
         // -1: all databases.
-        events::flushed(ctx, info.and_then(|info| u32::try_from(info.dbnum).ok()));
+        server_events::flushed(ctx, info.and_then(|info| u32::try_from(info.dbnum).ok()));
     }
 });
 
@@ -172,50 +172,51 @@ callback!(on_swap, |ctx, _, data| {
     let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
     let numbers = info.map(|info| (u32::try_from(info.dbnum_first), u32::try_from(info.dbnum_second)));
     if let Some((Ok(a), Ok(b))) = numbers {
-        events::swapped(ctx, a, b);
+        server_events::swapped(ctx, a, b);
     }
 });
 
 callback!(on_loading, |ctx, sub, _| match sub {
-    raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED => events::loaded(ctx),
-    _ => events::loading(ctx),
+    raw::REDISMODULE_SUBEVENT_LOADING_ENDED | raw::REDISMODULE_SUBEVENT_LOADING_FAILED =>
+        server_events::loaded(ctx),
+    _ => server_events::loading(ctx),
 });
 
 callback!(on_role, |ctx, sub, _| match sub {
-    raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA => events::demoted(ctx),
-    _ => events::promoted(ctx),
+    raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA => server_events::demoted(ctx),
+    _ => server_events::promoted(ctx),
 });
 
 callback!(on_fork, |ctx, sub, _| {
     if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN {
-        events::forked(ctx);
+        server_events::forked(ctx);
     }
 });
 
 callback!(on_slots, |ctx, sub, _| match sub {
-    SLOTS_BEGIN_TO_LEAVE => events::slots_leave(ctx),
-    SLOTS_STAY | SLOTS_HAVE_LEFT => events::slots_have_left_or_stay(ctx),
+    SLOTS_BEGIN_TO_LEAVE => server_events::slots_leave(ctx),
+    SLOTS_STAY | SLOTS_HAVE_LEFT => server_events::slots_have_left_or_stay(ctx),
     _ => {}
 });
 
 callback!(on_config, |ctx, _, _| {
     settings_are_final(ctx);
-    first_use::look_around(ctx);
+    lazy_subscribe::look_around(ctx);
 });
 
 callback!(on_module, |ctx, _, _| {
     // A command of this name may be another one now.
     exec::forget_commands();
-    first_use::look_for_listeners(ctx);
+    lazy_subscribe::look_for_listeners(ctx);
 });
 
-callback!(on_cron, |ctx, _, _| events::cron(ctx));
+callback!(on_cron, |ctx, _, _| server_events::cron(ctx));
 
 callback!(on_replica, |ctx, _, _| confirm::replica_changed(ctx));
 
 callback!(on_turn, |ctx, sub, _| match sub {
     raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP => confirm::turn(ctx),
-    raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => answers::turn_begins(ctx),
+    raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP => replies::turn_begins(ctx),
     _ => {}
 });
 
@@ -224,7 +225,7 @@ static LISTENS_TO_KEYS: AtomicBool = AtomicBool::new(false);
 
 /// Subscribes to strings that are written and removed, if the setting is on.
 pub(super) fn listen_to_keys(ctx: &Ctx) {
-    if !keeper::SHARED.settings.has_legacy_strings() || LISTENS_TO_KEYS.swap(true, Ordering::Relaxed) {
+    if !main_thread::SHARED.settings.has_legacy_strings() || LISTENS_TO_KEYS.swap(true, Ordering::Relaxed) {
         return;
     }
     let types = raw::REDISMODULE_NOTIFY_GENERIC
@@ -241,7 +242,7 @@ extern "C" fn on_key(
     _event: *const c_char,
     name: *mut raw::RedisModuleString,
 ) -> c_int {
-    guard::callback((), || {
+    panic_guard::callback((), || {
         // SAFETY: the context and the name of the running callback.
         let (ctx, name) = unsafe { (Ctx::from_raw(ctx), Str::from_raw(name)) };
         if let Some(name) = name {

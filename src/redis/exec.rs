@@ -12,12 +12,12 @@ use std::thread::LocalKey;
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api};
-use super::guard;
-use super::reply::{Reply, ask, element, elements, is_of_kind, text};
+use super::call_reply::{Reply, ask, element, elements, is_of_kind, text};
+use super::panic_guard;
 use crate::command::error;
 use crate::command::exec::{waits_for_a_thread, would_block};
 use crate::engine::server::{Part, Server};
-use crate::engine::{at_key, commands};
+use crate::engine::{commands, key_step};
 
 /// LOCK.EXEC
 pub(crate) extern "C" fn exec(
@@ -27,7 +27,7 @@ pub(crate) extern "C" fn exec(
 ) -> c_int {
     // SAFETY: the arguments that the server passed to the running command.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
-    guard::command(&ctx, || match args {
+    panic_guard::command(&ctx, || match args {
         [_, name, rest @ ..] => match Turn::begin(&IS_RUNNING) {
             Some(_running) => {
                 if let Some(words) = commands::exec(&ctx, *name, rest) {
@@ -62,7 +62,7 @@ fn run(ctx: &Ctx, words: &[Str<'_>]) {
     // over the pointer to one; 3. they live until the end of the command, whatever the command does to keys.
     let reply = unsafe { ask!(ctx, name, c"!CSEM0v", args.as_ptr(), args.len()) };
     let Some(reply) = reply else {
-        return at_key::internal_error(ctx);
+        return key_step::internal_error(ctx);
     };
     match refusal_of_rights(reply.get()) {
         Some(refusal) => ctx.reply(Part::Error(&refusal)),

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use redis_module::raw;
 
 use super::api::{Ctx, Str, UPDATES};
-use super::guard;
+use super::panic_guard;
 use crate::command::{error, internal, macquire};
 use crate::engine::server::{Part, Server};
 use crate::engine::{commands, describe};
@@ -34,7 +34,7 @@ fn run(
 ) -> c_int {
     // SAFETY: the arguments that the server passed to the running command.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::args(argv, argc)) };
-    guard::command(&ctx, || handler(&ctx, args))
+    panic_guard::command(&ctx, || handler(&ctx, args))
 }
 
 /// Runs a command that has a key as its first argument.

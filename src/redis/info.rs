@@ -5,7 +5,7 @@ use std::ffi::{CString, c_int};
 use redis_module::raw;
 
 use super::api::{Ctx, api};
-use super::guard;
+use super::panic_guard;
 use crate::engine::describe::{self, Value};
 
 /// Version of the module.
@@ -27,7 +27,7 @@ extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_in
     if for_crash_report != 0 {
         return;
     }
-    guard::callback((), || {
+    panic_guard::callback((), || {
         // SAFETY: the context of the running callback; null means the module's own name.
         let wanted = unsafe { api!(RedisModule_InfoAddSection, info, std::ptr::null()) };
         if wanted == Some(raw::REDISMODULE_OK as c_int) {

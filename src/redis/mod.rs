@@ -5,10 +5,13 @@
 // The constants of the server's header are bound as other integers than its functions take.
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
+mod acl;
 #[cfg(not(test))]
 mod alloc;
 mod api;
+mod api_table;
 mod blocking;
+mod call_reply;
 mod clock;
 mod cluster;
 mod ctx;
@@ -16,25 +19,22 @@ mod docs;
 mod events;
 mod exec;
 mod ffi;
-mod guard;
 mod handlers;
-mod hot;
 mod info;
-mod keeper;
-mod kind;
-mod load;
+mod main_thread;
+mod module_type;
 mod needs;
+mod onload;
+mod panic_guard;
+mod pump_timer;
 mod replicate;
-mod reply;
-mod rights;
 mod server;
 mod server_info;
+mod server_quirks;
 mod settings;
-mod soon;
-mod value;
 mod wakeup;
 
-pub use load::{RedisModule_OnLoad, RedisModule_OnUnload};
+pub use onload::{RedisModule_OnLoad, RedisModule_OnUnload};
 
 /// The memory of the locks counts as the server's memory. Not in unit tests: they run without a server.
 #[cfg(not(test))]

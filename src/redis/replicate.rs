@@ -5,7 +5,7 @@ use std::ffi::c_longlong;
 use redis_module::raw;
 
 use super::api::{Ctx, KeptStr, Str, api};
-use super::hot::calls;
+use super::api_table::calls;
 use crate::command::internal::{Word, words_of};
 use crate::engine::server::Fact;
 use crate::lock::codec::{SavedHold, lowest_version};

@@ -5,10 +5,10 @@ use std::ptr::NonNull;
 
 use redis_module::raw;
 
+use super::acl;
 use super::api::{Ctx, api};
-use super::keeper::SHARED;
-use super::kind::{self, Kind};
-use super::rights;
+use super::main_thread::SHARED;
+use super::server_quirks::{self, Kind};
 
 /// Asks the server. Once, at load.
 pub(crate) fn begin(ctx: &Ctx) {
@@ -17,10 +17,10 @@ pub(crate) fn begin(ctx: &Ctx) {
     let version = unsafe { api!(RedisModule_GetServerVersion) }.unwrap_or(0);
     if let Some(function) = function_of_valkey(ctx, c"ValkeyModule_ACLCheckPermissions") {
         // SAFETY: by this name Valkey gives a function of this type.
-        rights::check_by(unsafe { std::mem::transmute::<NonNull<c_void>, rights::CheckAt>(function) });
+        acl::check_by(unsafe { std::mem::transmute::<NonNull<c_void>, acl::CheckAt>(function) });
     }
     let kind = Kind { is_valkey, version, valkey_major: valkey_major(ctx) };
-    kind::note(kind);
+    server_quirks::note(kind);
     SHARED.loses_answers.set(kind.loses_answers());
     SHARED.has_optional_aux.set(kind.has_optional_aux());
 }

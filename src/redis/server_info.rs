@@ -6,16 +6,16 @@ use std::ffi::{CStr, c_longlong};
 use redis_module::raw;
 
 use super::api::{Ctx, api};
-use super::reply::{Reply, ask, element, elements, is_of_kind, number, text};
-use super::{kind, server};
-use crate::engine::first_use;
+use super::call_reply::{Reply, ask, element, elements, is_of_kind, number, text};
+use super::{server, server_quirks};
+use crate::engine::lazy_subscribe;
 use crate::engine::server::Server;
 use crate::lock::confirm::{ReplicaName, Seen};
 use crate::lock::types::ClientId;
 
 /// Returns whether a keyspace event could have a listener: a client, or another module, which needs no setting.
 pub(super) fn has_listeners(ctx: &Ctx) -> bool {
-    first_use::has_listeners(config(ctx, c"notify-keyspace-events").as_deref(), || modules(ctx))
+    lazy_subscribe::has_listeners(config(ctx, c"notify-keyspace-events").as_deref(), || modules(ctx))
 }
 
 /// The names of all modules. `None`: the server does not list them all. While one is being loaded it is not in the
@@ -33,7 +33,7 @@ fn modules(ctx: &Ctx) -> Option<Vec<String>> {
 pub(super) fn may_evict(ctx: &Ctx) -> bool {
     let policy = server::info(ctx, c"memory", c"maxmemory_policy");
     let memory = server::info(ctx, c"memory", c"maxmemory");
-    first_use::may_evict(policy.as_deref(), memory.as_deref())
+    lazy_subscribe::may_evict(policy.as_deref(), memory.as_deref())
 }
 
 /// A setting of the server; `None` if it does not say.
@@ -75,7 +75,7 @@ pub(super) fn has_dropped_reply(ctx: &Ctx, client: ClientId) -> bool {
     !ctx.flags().is_script
         && flags(ctx, client).is_some_and(|flags| !flags.contains('c'))
         && is(c"maxmemory-clients", "0")
-        && (!kind::kind().is_valkey() || is(c"io-threads", "1"))
+        && (!server_quirks::kind().is_valkey() || is(c"io-threads", "1"))
 }
 
 /// The flags of a client, by CLIENT LIST. `None`: there is none, or the server does not say.

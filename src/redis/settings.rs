@@ -8,12 +8,12 @@ use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
 use redis_module::raw;
 
 use super::api::{Ctx, Str, api, lock_type};
-use super::{events, guard, keeper, needs, soon};
+use super::{events, main_thread, needs, panic_guard, pump_timer};
 use crate::engine;
-use crate::engine::leaving;
+use crate::engine::drain;
 use crate::engine::settings::{CONFIRM_WORDS, Number, Settings, Switch};
 
-static SETTINGS: &Settings = &keeper::SHARED.settings;
+static SETTINGS: &Settings = &main_thread::SHARED.settings;
 
 /// Registers the settings. `args` are those of `loadmodule`.
 pub(crate) fn register(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
@@ -30,7 +30,7 @@ pub(crate) fn register(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
         return Err("a redislock.* setting of the configuration file is not valid".to_owned());
     }
     check()?;
-    engine::events::settings_changed(ctx, false);
+    engine::server_events::settings_changed(ctx, false);
     Ok(())
 }
 
@@ -126,10 +126,10 @@ extern "C" fn apply(
     error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
     let failed = raw::REDISMODULE_ERR as c_int;
-    guard::callback(failed, || match check() {
+    panic_guard::callback(failed, || match check() {
         Ok(()) => {
             // Not while the module is being loaded: that ends with all settings in effect.
-            if let Some(ctx) = soon::detached() {
+            if let Some(ctx) = pump_timer::detached() {
                 events::settings_are_new(&ctx);
             }
             raw::REDISMODULE_OK as c_int
@@ -190,7 +190,7 @@ extern "C" fn set_switch(
     // SAFETY: the privdata of register_switch: a static Switch.
     let switch = unsafe { &*switch.cast::<Switch>() };
     let has_type = !lock_type().is_null();
-    if let Some(reason) = leaving::refusal_of_setting(&keeper::SHARED, switch, value != 0, has_type) {
+    if let Some(reason) = drain::refusal_of_setting(&main_thread::SHARED, switch, value != 0, has_type) {
         reply_why(error, reason);
         return raw::REDISMODULE_ERR as c_int;
     }

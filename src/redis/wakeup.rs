@@ -8,8 +8,8 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 use super::api::{Ctx, api};
 use super::clock::Timer;
-use super::{guard, keeper};
-use crate::engine::events;
+use super::{main_thread, panic_guard};
+use crate::engine::server_events;
 
 /// Makes the timer and puts it into the server's event loop. Once, at load.
 pub(super) fn begin() -> Result<(), String> {
@@ -23,13 +23,13 @@ pub(super) fn begin() -> Result<(), String> {
     if added != Some(raw::REDISMODULE_OK as c_int) {
         return Err("the server's event loop did not take the timer".to_owned());
     }
-    let _ = keeper::with(|state| state.wake.alarm = Timer(Some(fd)));
+    let _ = main_thread::with(|state| state.wake.alarm = Timer(Some(fd)));
     Ok(())
 }
 
 /// Takes the timer out of the event loop, if it is there.
 pub(super) fn end() {
-    if let Some(fd) = keeper::with(|state| state.wake.alarm.0.take()).flatten() {
+    if let Some(fd) = main_thread::with(|state| state.wake.alarm.0.take()).flatten() {
         let mask = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
         // SAFETY: the descriptor is open until the end of this block.
         unsafe { api!(RedisModule_EventLoopDel, fd.as_raw_fd(), mask) };
@@ -37,14 +37,14 @@ pub(super) fn end() {
 }
 
 extern "C" fn on_fire(fd: c_int, _data: *mut c_void, _mask: c_int) {
-    guard::callback((), || {
+    panic_guard::callback((), || {
         let mut ticks = [0_u8; 8];
-        let _ = keeper::with(|state| {
+        let _ = main_thread::with(|state| {
             if let Some(timer) = state.wake.alarm.0.as_ref().filter(|timer| timer.as_raw_fd() == fd) {
                 // The content does not matter; unread it would stay readable.
                 let _ = rustix::io::read(timer, &mut ticks);
             }
         });
-        events::woken(&Ctx::nowhere());
+        server_events::woken(&Ctx::nowhere());
     });
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::engine::flags::Flags;
+use crate::engine::schedule;
 use crate::engine::server::Server;
-use crate::engine::work;
-use crate::lock::tests::lowered::Lowered;
 use crate::lock::tests::random::Random;
+use crate::lock::tests::tuning::Lowered;
 #[cfg(feature = "sabotage")]
 use crate::sabotage::{Rule, without};
 use crate::sim::server::inside::{At, PartBuf, Value};
@@ -360,7 +360,7 @@ impl Life {
         let undelivered = sim.with(|state| state.table.undelivered());
         must(undelivered == Some(0), || format!("G8: {undelivered:?} grants are nobody's for ever"))?;
         must(sim.inside.borrow().blocked.is_empty(), || "G8: somebody is blocked for ever".to_owned())?;
-        must(!work::is_late(sim), || "a run was asked for and did not come".to_owned())
+        must(!schedule::is_late(sim), || "a run was asked for and did not come".to_owned())
     }
 }
 

@@ -9,7 +9,7 @@ mod worlds;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 
-use crate::lock::tests::lowered::Lowered;
+use crate::lock::tests::tuning::Lowered;
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Binding, Mode, Token};
 use crate::sabotage::{Rule, without};

@@ -273,7 +273,7 @@ impl Oracle {
         has_ended
     }
 
-    pub(crate) fn end_overs(&mut self, at: At) -> bool {
+    pub(crate) fn expire_due_holds(&mut self, at: At) -> bool {
         let time = self.time;
         self.end(at, |hold| !hold.is_live(time))
     }

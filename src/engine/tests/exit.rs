@@ -5,7 +5,7 @@ use crate::command::error::LEAVING;
 use crate::engine::describe::Value;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
-use crate::engine::{events, leaving, values};
+use crate::engine::{drain, server_events, type_callbacks};
 use crate::sim::server::inside::{PartBuf, Told};
 use crate::sim::server::sim::{Sim, at, words};
 
@@ -43,7 +43,7 @@ fn leaving_turns_waiters_away_and_files_need_no_module_without_locks() {
     let mut sim = with_clients(2);
     let token = sim.number("LOCK.ACQUIRE k alice PX 30000");
     let handle = sim.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
-    assert_eq!((way(&sim).as_str(), values::saved_clock(&sim).is_some()), ("no", true));
+    assert_eq!((way(&sim).as_str(), type_callbacks::saved_clock(&sim).is_some()), ("no", true));
     sim.cron();
     assert!(sim.logged().is_empty());
     sim.switches("leaving", true);
@@ -55,12 +55,12 @@ fn leaving_turns_waiters_away_and_files_need_no_module_without_locks() {
     sim.cron();
     assert_eq!(sim.logged(), [LOCKS_LEFT]);
     sim.number("LOCK.RELEASE k alice");
-    assert_eq!((way(&sim).as_str(), values::saved_clock(&sim)), ("done", None));
+    assert_eq!((way(&sim).as_str(), type_callbacks::saved_clock(&sim)), ("done", None));
     sim.cron();
     sim.cron();
     assert_eq!(sim.logged(), [DONE], "once");
     assert!(sim.is_idle(), "there is nothing to do");
-    events::woken(&sim);
+    server_events::woken(&sim);
     assert!(sim.rests());
     assert_eq!(told(&sim).len(), 1, "once");
     sim.switches("leaving", false);
@@ -115,12 +115,12 @@ fn leaving_is_not_announced_while_writes_pause_or_slots_leave() {
     assert!(sim.rests());
     assert!(told(&sim).is_empty());
     assert_eq!(way(&sim), "locks-left");
-    events::slots_leave(&sim);
+    server_events::slots_leave(&sim);
     sim.is_paused.set(false);
     sim.cron();
     assert!(sim.rests());
     assert!(told(&sim).is_empty());
-    events::slots_have_left_or_stay(&sim);
+    server_events::slots_have_left_or_stay(&sim);
     assert!(sim.rests());
     assert_eq!(told(&sim).len(), 1);
 }
@@ -130,7 +130,7 @@ fn the_log_waits_and_the_pump_comes_back_until_leaving_is_announced() {
     let mut sim = with_clients(1);
     sim.number("LOCK.ACQUIRE k alice PX 30000");
     sim.number("LOCK.RELEASE k alice");
-    events::slots_leave(&sim);
+    server_events::slots_leave(&sim);
     sim.switches("leaving", true);
     assert!(sim.rests());
     assert_eq!(way(&sim), "primary-stays");
@@ -261,18 +261,18 @@ fn a_replica_that_leaves_waits_for_its_primary() {
     sim.switches("leaving", true);
     sim.cron();
     assert!(sim.rests());
-    assert_eq!((way(&sim).as_str(), values::saved_clock(&sim)), ("primary-stays", Some((7, 7))));
+    assert_eq!((way(&sim).as_str(), type_callbacks::saved_clock(&sim)), ("primary-stays", Some((7, 7))));
     assert_eq!(sim.logged(), [PRIMARY]);
     assert!(told(&sim).is_empty(), "a replica tells nobody");
     assert_eq!(sim.told_as(fact, words("LOCK.TICK 7 0")), [PartBuf::Ok]);
-    assert_eq!((way(&sim).as_str(), values::saved_clock(&sim)), ("done", None));
+    assert_eq!((way(&sim).as_str(), type_callbacks::saved_clock(&sim)), ("done", None));
 }
 
 #[test]
 fn a_server_that_writes_the_clock_into_each_file_has_to_be_restarted() {
     let sim = Sim::started();
     sim.shared().has_optional_aux.set(false);
-    assert_eq!(values::saved_clock(&sim), Some((0, 0)), "it is asked for each file");
+    assert_eq!(type_callbacks::saved_clock(&sim), Some((0, 0)), "it is asked for each file");
     sim.shared().must_write_clock.set(true);
     sim.switches("leaving", true);
     sim.cron();
@@ -288,7 +288,7 @@ fn only_a_server_that_knows_no_optional_clock_and_is_to_stay_must_write_it() {
         let sim = Sim::started();
         sim.shared().has_optional_aux.set(has_optional_aux);
         sim.switches("leaving", is_leaving);
-        assert_eq!(leaving::must_write_clock(sim.shared()), must_write, "{has_optional_aux} {is_leaving}");
+        assert_eq!(drain::must_write_clock(sim.shared()), must_write, "{has_optional_aux} {is_leaving}");
         assert_eq!(sim.shared().must_write_clock.is_set(), must_write);
     }
 }
@@ -298,7 +298,7 @@ fn leaving_cannot_be_called_off_where_files_keep_no_clock() {
     let sim = Sim::started();
     let shared = sim.shared();
     let refuses =
-        |switch, value, has_type| leaving::refusal_of_setting(shared, switch, value, has_type).is_some();
+        |switch, value, has_type| drain::refusal_of_setting(shared, switch, value, has_type).is_some();
     let [others @ .., leaving] = shared.settings.switches();
     let all = || {
         [(false, false), (false, true), (true, false), (true, true)].map(|(value, has_type)| {
@@ -318,28 +318,28 @@ fn a_new_append_only_file_records_the_token_clock() {
     let file = |sim: &Sim| ticks(&sim.inside.borrow().file);
     let mut sim = Sim::started_as(Flags { has_aof: true, ..Flags::default() }, |_| ());
     sim.connect(1);
-    events::forked(&sim);
+    server_events::forked(&sim);
     assert!(sim.rests());
     assert!(file(&sim).is_empty(), "nothing was granted");
     let token = sim.number("LOCK.ACQUIRE k alice PX 30000");
-    events::forked(&sim);
+    server_events::forked(&sim);
     sim.is_paused.set(true);
     assert!(sim.rests());
     assert!(file(&sim).is_empty(), "nothing may be written");
     sim.is_paused.set(false);
-    events::slots_leave(&sim);
+    server_events::slots_leave(&sim);
     assert!(sim.rests());
     assert!(file(&sim).is_empty(), "slots are on their way out");
-    events::slots_have_left_or_stay(&sim);
+    server_events::slots_have_left_or_stay(&sim);
     assert!(sim.rests());
     let said = file(&sim);
     assert!(matches!(&said[..], [tick] if tick.starts_with(&format!("LOCK.TICK {token} "))), "{said:?}");
-    events::woken(&sim);
+    server_events::woken(&sim);
     assert!(sim.rests());
     assert_eq!(file(&sim).len(), 1, "once");
     let mut without = with_clients(1);
     without.number("LOCK.ACQUIRE k alice PX 30000");
-    events::forked(&without);
+    server_events::forked(&without);
     assert!(without.rests());
     assert!(file(&without).is_empty(), "it keeps none");
 }
@@ -348,8 +348,8 @@ fn a_new_append_only_file_records_the_token_clock() {
 fn the_clock_of_tokens_ends_at_two_to_the_53() {
     let sim = Sim::started();
     let last = 1 << 53;
-    assert!(values::load_clock(&sim, last, 0).is_err());
-    assert!(values::load_clock(&sim, 0, last).is_err());
-    assert!(values::load_clock(&sim, last - 1, last - 1).is_ok());
-    assert_eq!(values::saved_clock(&sim), Some((last - 1, last - 1)));
+    assert!(type_callbacks::load_clock(&sim, last, 0).is_err());
+    assert!(type_callbacks::load_clock(&sim, 0, last).is_err());
+    assert!(type_callbacks::load_clock(&sim, last - 1, last - 1).is_ok());
+    assert_eq!(type_callbacks::saved_clock(&sim), Some((last - 1, last - 1)));
 }

@@ -6,7 +6,7 @@ use super::revoked::{
 };
 use crate::command::error::{COUNTED_UNCONFIRMED, KEPT_UNCONFIRMED, RENEWAL_UNCONFIRMED};
 use crate::engine::flags::Flags;
-use crate::engine::{confirm, events};
+use crate::engine::{confirm, server_events};
 use crate::lock::effect::Event;
 use crate::lock::types::Mode;
 use crate::sim::server::inside::{PartBuf, Published};
@@ -255,9 +255,9 @@ fn what_a_demoted_server_was_to_revoke_is_delivered() {
     cannot_revoke(&mut sim);
     let flags = sim.flags.get();
     sim.flags.set(Flags { is_replica: true, ..flags });
-    events::demoted(&sim);
+    server_events::demoted(&sim);
     sim.flags.set(flags);
-    events::promoted(&sim);
+    server_events::promoted(&sim);
     sim.refuses_writes.set(false);
     passes(&mut sim, 5_000);
     assert_eq!(held(&sim), by(Mode::Exclusive, "alice", 1));

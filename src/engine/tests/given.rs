@@ -1,9 +1,9 @@
 //! Shared by stories of one server: clients that send commands, and the immediate replies.
 
 use crate::engine::describe::{self, Value};
-use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
+use crate::engine::server_events;
 use crate::sim::server::inside::{PartBuf, Words};
 use crate::sim::server::sim::{Said, Sim};
 
@@ -75,7 +75,7 @@ impl Sim {
     /// Changes a setting that is a number while it runs.
     pub(super) fn sets(&self, name: &str, value: i64) {
         crate::sim::server::sim::set_number(&self.shared().settings, name, value);
-        events::settings_changed(self, true);
+        server_events::settings_changed(self, true);
     }
 
     /// Changes a setting that is yes or no while it runs.
@@ -83,6 +83,6 @@ impl Sim {
         let switches = self.shared().settings.switches();
         let switch = switches.iter().find(|switch| switch.name.to_str() == Ok(name));
         switch.expect("there is one").set(value);
-        events::settings_changed(self, true);
+        server_events::settings_changed(self, true);
     }
 }

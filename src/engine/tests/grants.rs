@@ -3,7 +3,7 @@
 use super::given::{bytes, with_clients};
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
-use crate::engine::{answers, legacy};
+use crate::engine::{legacy, replies};
 use crate::sim::server::inside::PartBuf;
 use crate::sim::server::sim::{Sim, at};
 
@@ -98,7 +98,7 @@ fn a_connection_whose_answer_was_lost_is_closed() {
         sim.number("LOCK.ACQUIRE k alice PX 30000");
         let handle = sim.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 0");
         assert_eq!(sim.number("LOCK.RELEASE k alice"), 1);
-        answers::disconnected(&sim, handle);
+        replies::disconnected(&sim, handle);
         crate::engine::pump::run(&sim);
         assert_eq!(sim.inside.borrow().connected.contains(&2), !loses_answers);
     }

@@ -212,7 +212,7 @@ fn a_lock_that_left_with_its_slot_is_not_broken() {
     assert_eq!(sim.logged().len(), 1);
     // The same if the server delivers no events.
     sim.inside.borrow_mut().is_unheard = true;
-    crate::engine::first_use::look_for_listeners(&sim);
+    crate::engine::lazy_subscribe::look_for_listeners(&sim);
     leave(&sim, &[]);
     sim.number("LOCK.ACQUIRE a alice PX 30000");
     leave(&sim, &["a"]);

@@ -4,7 +4,7 @@ use super::given::with_clients;
 use crate::engine::describe::Value;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
-use crate::engine::{confirm, events};
+use crate::engine::{confirm, server_events};
 use crate::sim::server::sim::Sim;
 
 const TOO_MANY: &str = "redislock.group-size is 2, and this shard has";
@@ -26,15 +26,15 @@ fn a_quarantine_is_logged_when_it_begins_and_when_it_ends() {
     assert!(matches!(&sim.logged()[..], [line] if line.starts_with(begun)));
     assert_eq!(sim.field("quarantine_left_ms"), Value::Number(1_000));
     sim.passes(999);
-    events::woken(&sim);
+    server_events::woken(&sim);
     assert!(sim.rests() && sim.logged().is_empty());
     assert_eq!(sim.field("quarantine_left_ms"), Value::Number(1));
     sim.passes(1);
     assert!(sim.rests());
     assert_eq!(sim.logged(), ["quarantine: it is over, locks are granted again"]);
-    events::woken(&sim);
+    server_events::woken(&sim);
     assert!(sim.rests() && sim.logged().is_empty(), "once");
-    events::promoted(&sim);
+    server_events::promoted(&sim);
     let lines = sim.logged();
     assert!(matches!(&lines[..], [line] if line.contains("was promoted")), "{lines:?}");
 }
@@ -99,9 +99,9 @@ fn a_data_set_far_ahead_of_the_clock_is_logged() {
     let loaded_with = |lead_us: u64| {
         let sim = Sim::started();
         let last = sim.wall_us() + lead_us;
-        events::loading(&sim);
-        crate::engine::values::load_clock(&sim, last, 0).expect("it is a number");
-        events::loaded(&sim);
+        server_events::loading(&sim);
+        crate::engine::type_callbacks::load_clock(&sim, last, 0).expect("it is a number");
+        server_events::loaded(&sim);
         sim.logged()
     };
     assert!(loaded_with(60_000_000).is_empty());

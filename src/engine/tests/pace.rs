@@ -2,9 +2,9 @@
 
 use super::given::with_clients;
 use crate::command::error::DEMOTED;
-use crate::engine::clients::REPLIES_PER_TURN;
+use crate::engine::blocked_clients::REPLIES_PER_TURN;
 use crate::engine::server::Server;
-use crate::engine::{events, outbox, pump, work};
+use crate::engine::{outbox, pump, schedule, server_events};
 use crate::lock::effect::Event;
 use crate::sim::server::inside::{PartBuf, Published};
 use crate::sim::server::sim::{Sim, at};
@@ -32,7 +32,7 @@ fn a_long_run_of_the_pump_yields_to_the_event_loop_and_comes_back() {
     let mut sim = with_leases(40, 1);
     sim.passes(1_005);
     sim.us_per_look.set(300);
-    events::woken(&sim);
+    server_events::woken(&sim);
     let (mut before, mut turns) = (40, 0);
     while before > 0 {
         sim.turn();
@@ -56,7 +56,7 @@ fn a_server_with_nothing_to_do_is_not_woken() {
 fn a_run_does_all_that_there_is_time_for() {
     let mut sim = with_leases(40, 1);
     sim.passes(1_005);
-    events::woken(&sim);
+    server_events::woken(&sim);
     sim.turn();
     assert_eq!(held(&sim), 0);
 }
@@ -68,7 +68,7 @@ fn waiters_time_out_before_a_backlog_of_expired_leases() {
     sim.waits(2, "LOCK.ACQUIRE k bob PX 30000 BLOCK 1001");
     sim.passes(1_001);
     sim.us_per_look.set(300);
-    events::woken(&sim);
+    server_events::woken(&sim);
     sim.turn();
     assert!(held(&sim) > 20 && waiters(&sim) == 1, "the leases came first");
     sim.turn();
@@ -197,14 +197,14 @@ fn a_run_that_does_not_begin_is_asked_for_again() {
     let mut sim = with_clients(1);
     assert!(sim.rests());
     let is_due = |sim: &Sim| std::mem::take(&mut sim.inside.borrow_mut().pump_is_due);
-    work::request(&sim);
+    schedule::request(&sim);
     assert!(is_due(&sim), "and it is lost");
     sim.passes(19);
-    work::request(&sim);
+    schedule::request(&sim);
     sim.cron();
-    assert!(!is_due(&sim) && !work::is_late(&sim), "it may still begin");
+    assert!(!is_due(&sim) && !schedule::is_late(&sim), "it may still begin");
     sim.passes(1);
-    assert!(work::is_late(&sim));
+    assert!(schedule::is_late(&sim));
     sim.cron();
     assert!(is_due(&sim));
 }

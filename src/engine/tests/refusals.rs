@@ -9,7 +9,7 @@ use crate::command::error::{
 use crate::engine::describe::Value;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
-use crate::engine::{confirm, first_use};
+use crate::engine::{confirm, lazy_subscribe};
 use crate::sim::server::inside::PartBuf;
 use crate::sim::server::sim::{Said, Sim, set_number, words};
 
@@ -59,7 +59,7 @@ fn the_log_of_a_server_says_at_load_that_locks_might_be_evicted() {
         sim.shared().may_evict.set(evicts);
         sim.switches("allow-eviction", is_allowed);
         sim.logged();
-        first_use::warn_of_eviction(&sim);
+        lazy_subscribe::warn_of_eviction(&sim);
         assert_eq!(sim.logged().len(), lines, "{evicts} {is_allowed}");
     }
 }
@@ -70,7 +70,7 @@ fn no_lock_is_granted_where_it_might_be_evicted() {
     sim.number("LOCK.ACQUIRE old alice PX 30000");
     sim.inside.borrow_mut().evicts = true;
     sim.number("LOCK.ACQUIRE k alice PX 30000");
-    first_use::look_around(&sim);
+    lazy_subscribe::look_around(&sim);
     sim.logged();
     for _ in 0..2 {
         assert_eq!(sim.error("LOCK.ACQUIRE l alice PX 30000"), MAY_EVICT);
@@ -80,11 +80,11 @@ fn no_lock_is_granted_where_it_might_be_evicted() {
     sim.switches("allow-eviction", true);
     sim.number("LOCK.ACQUIRE l alice PX 30000");
     sim.switches("allow-eviction", false);
-    first_use::look_at_eviction(&sim);
+    lazy_subscribe::look_at_eviction(&sim);
     sim.error("LOCK.ACQUIRE m alice PX 30000");
     assert_eq!(sim.logged(), [MAY_EVICT], "once for each configuration");
     sim.inside.borrow_mut().evicts = false;
-    first_use::look_at_eviction(&sim);
+    lazy_subscribe::look_at_eviction(&sim);
     sim.number("LOCK.ACQUIRE m alice PX 30000");
     assert!(sim.logged().is_empty());
 }
@@ -98,7 +98,7 @@ fn who_waits_is_refused_too_where_locks_might_be_evicted_now() {
         sim.waits(3, "LOCK.MACQUIRE 2 k l carol PX 30000 BLOCK 0"),
     );
     sim.inside.borrow_mut().evicts = true;
-    first_use::look_at_eviction(&sim);
+    lazy_subscribe::look_at_eviction(&sim);
     assert_eq!(sim.logged(), [MAY_EVICT]);
     assert!(sim.rests() && sim.answers.is_empty(), "they may wait until the policy is another one");
     assert_eq!(sim.number("LOCK.RELEASE k alice"), 1);
@@ -266,7 +266,7 @@ fn a_replica_grants_and_ends_nothing() {
     sim.number("LOCK.ACQUIRE k alice PX 30000");
     let replica = Flags { is_replica: true, ..Flags::default() };
     sim.flags.set(replica);
-    crate::engine::events::demoted(&sim);
+    crate::engine::server_events::demoted(&sim);
     for text in [
         "LOCK.ACQUIRE l alice PX 30000",
         "LOCK.MACQUIRE 2 l m alice PX 30000",

@@ -2,7 +2,7 @@
 //! was meanwhile.
 
 use super::revoked::{is_refused, passes, that_confirms};
-use crate::engine::values;
+use crate::engine::type_callbacks;
 use crate::sim::server::inside::{Slot, Told, Value};
 use crate::sim::server::sim::{Sim, at, words};
 
@@ -78,7 +78,7 @@ fn nothing_is_kept_of_a_hold_whose_lock_came_back_before_the_old_one_was_freed()
         let payload = sim.dump(&at(0, "k")).expect("it is there");
         let old = sim.inside.borrow_mut().keys.remove(&at(0, "k")).expect("it is there");
         let Value::Lock(lock) = old.value else { panic!("{:?}", old.value) };
-        values::unlinked(&sim, lock);
+        type_callbacks::unlinked(&sim, lock);
         sim.leave_to_thread(std::iter::once(old.value));
         comes_back(&mut sim, &payload, &token, is_streamed);
         passes(&mut sim, 5_000);

@@ -2,7 +2,7 @@
 
 use super::given::with_clients;
 use crate::command::error::{COUNTED_UNCONFIRMED, DEMOTED, GRANT_UNCONFIRMED, RAISED_UNCONFIRMED};
-use crate::engine::clients::Stage;
+use crate::engine::blocked_clients::Stage;
 use crate::engine::confirm;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
@@ -264,11 +264,11 @@ fn acquire_names_the_first_reason_in_the_documented_order() {
 #[test]
 fn replicas_are_not_asked_while_slots_leave_as_a_whole() {
     let mut sim = that_confirms();
-    crate::engine::events::slots_leave(&sim);
+    crate::engine::server_events::slots_leave(&sim);
     let handle = sim.waits(1, "LOCK.ACQUIRE k alice PX 30000");
     assert!(sim.rests());
     assert_eq!(sim.inside.borrow().asked, 0, "a question is nobody's key");
-    crate::engine::events::slots_have_left_or_stay(&sim);
+    crate::engine::server_events::slots_have_left_or_stay(&sim);
     assert!(sim.rests());
     assert_eq!(sim.inside.borrow().asked, 1);
     acknowledges(&mut sim);

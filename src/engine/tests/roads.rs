@@ -1,9 +1,9 @@
 //! The ways in which a command arrives, and the time since which the server delivers its events.
 
 use super::given::with_clients;
-use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
+use crate::engine::server_events;
 use crate::sim::server::inside::PartBuf;
 use crate::sim::server::sim::{Sim, words};
 
@@ -60,12 +60,12 @@ fn a_server_that_needs_its_role_listens_from_the_start() {
 fn listeners_are_looked_for_once_the_first_data_set_is_loaded() {
     let mut sim = Sim::started();
     sim.inside.borrow_mut().is_unheard = true;
-    events::loading(&sim);
+    server_events::loading(&sim);
     let loading = Flags { is_loading: true, is_fact: true, ..Flags::default() };
     assert_eq!(sim.told_as(loading, words("LOCK.TICK 7 7")), [PartBuf::Ok]);
     assert_eq!(listens(&sim), 1);
     assert!(sim.shared().events_are_heard.is_set(), "nobody has looked");
-    events::loaded(&sim);
+    server_events::loaded(&sim);
     assert!(!sim.shared().events_are_heard.is_set());
 }
 
@@ -76,7 +76,7 @@ fn events_are_published_only_if_they_have_a_listener() {
     let before = sim.inside.borrow().published.len();
     assert_eq!(before, 1);
     sim.inside.borrow_mut().is_unheard = true;
-    crate::engine::first_use::look_for_listeners(&sim);
+    crate::engine::lazy_subscribe::look_for_listeners(&sim);
     sim.number("LOCK.ACQUIRE l alice PX 30000");
     sim.told("DEL k");
     assert!(sim.rests());

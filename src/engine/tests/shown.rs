@@ -3,7 +3,7 @@
 use super::given::with_clients;
 use crate::engine::describe::{Value, fields};
 use crate::engine::flags::Flags;
-use crate::engine::{events, pump, values};
+use crate::engine::{pump, server_events, type_callbacks};
 use crate::sim::server::sim::{Sim, words};
 
 fn number(sim: &Sim, name: &str) -> u64 {
@@ -68,10 +68,10 @@ fn info_tells_what_confirms_and_how_often_it_did() {
 fn a_replica_says_so_and_has_no_quarantine() {
     let sim = Sim::started();
     sim.sets("quarantine", 1_000);
-    events::promoted(&sim);
+    server_events::promoted(&sim);
     assert_eq!(number(&sim, "quarantine_left_ms"), 1_000);
     sim.flags.set(Flags { is_replica: true, ..Flags::default() });
-    events::demoted(&sim);
+    server_events::demoted(&sim);
     assert_eq!((text(&sim, "role").as_str(), number(&sim, "quarantine_left_ms")), ("replica", 0));
 }
 
@@ -155,7 +155,7 @@ fn a_lock_takes_memory() {
     sim.number("LOCK.ACQUIRE k alice PX 30000");
     let lock =
         sim.inside.borrow().keys[&crate::sim::server::sim::at(0, "k")].value.lock().expect("it is one");
-    assert!(values::memory(&sim, lock) > 16);
+    assert!(type_callbacks::memory(&sim, lock) > 16);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Each promise, in a few steps.
 
 use crate::command::error::GRANT_UNCONFIRMED;
-use crate::engine::clients::REPLIES_PER_TURN;
-use crate::engine::events;
+use crate::engine::blocked_clients::REPLIES_PER_TURN;
+use crate::engine::server_events;
 use crate::sim::server::inside::PartBuf;
 use crate::sim::server::sim::{Said, Sim, at};
 
@@ -110,7 +110,7 @@ fn waits_for_replicas_end_when_the_primary_is_demoted() {
     assert!(sim.rests());
     let flags = crate::engine::flags::Flags { is_replica: true, ..Default::default() };
     sim.flags.set(flags);
-    events::demoted(&sim);
+    server_events::demoted(&sim);
     assert!(sim.rests());
     let mut told: Vec<u64> = sim.answers.iter().map(|(handle, _)| *handle).collect();
     told.sort_unstable();
@@ -177,10 +177,10 @@ fn a_paused_replica_records_the_tokens_in_its_new_file_after_the_pause() {
     };
     let flags = crate::engine::flags::Flags { is_replica: true, has_aof: true, ..Default::default() };
     sim.flags.set(flags);
-    events::demoted(&sim);
+    server_events::demoted(&sim);
     assert!(sim.rests());
     sim.is_paused.set(true);
-    events::forked(&sim);
+    server_events::forked(&sim);
     assert!(sim.rests());
     sim.passes(1000);
     assert!(sim.rests(), "the event loop goes round and round");

@@ -26,13 +26,13 @@ fn confirm_all_needs_every_replica() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
     let wait = all.wait(at(5), at(50), ALL).expect("both are there");
     assert!(all.has_new());
-    assert_eq!(all.take_over(at(6)), [], "nothing was sent yet");
+    assert_eq!(all.poll(at(6)), [], "nothing was sent yet");
     all.sent(40);
     assert!(!all.has_new());
     all.see(at(7), &seen(&[("a", 40), ("b", 39)]));
-    assert_eq!(all.take_over(at(7)), []);
+    assert_eq!(all.poll(at(7)), []);
     all.see(at(8), &seen(&[("a", 41), ("b", 40)]));
-    assert_eq!(all.take_over(at(8)), [(wait, Verdict::Confirmed)]);
+    assert_eq!(all.poll(at(8)), [(wait, Verdict::Confirmed)]);
     assert!(all.is_empty());
 }
 
@@ -42,8 +42,8 @@ fn what_was_acknowledged_before_does_not_count() {
     let mut all = primary(&[("a", 39), ("b", 39)]);
     let wait = all.wait(at(5), at(50), ALL).expect("both are there");
     all.sent(40);
-    assert_eq!(all.take_over(at(6)), []);
-    assert_eq!(all.take_over(at(50)), [(wait, Verdict::Failed)]);
+    assert_eq!(all.poll(at(6)), []);
+    assert_eq!(all.poll(at(50)), [(wait, Verdict::Failed)]);
 }
 
 #[test]
@@ -56,14 +56,14 @@ fn many_confirmed_waits_are_answered_in_several_turns() {
         waits[range].iter().map(|&id| (id, Verdict::Confirmed)).collect()
     };
     assert_eq!(all.take_some_over(at(3), 2, 9), confirmed(0..2));
-    assert!(all.is_behind());
+    assert!(all.has_backlog());
     assert_eq!(all.take_some_over(at(4), 0, 9), []);
-    assert!(all.is_behind(), "nobody was told, and others are to be");
+    assert!(all.has_backlog(), "nobody was told, and others are to be");
     // A client that is not notified in time is never notified.
     let mut over = vec![(waits[2], Verdict::Failed)];
     over.extend(confirmed(3..5));
     assert_eq!(all.take_some_over(at(52), 2, 9), over);
-    assert!(!all.is_behind() && all.is_empty());
+    assert!(!all.has_backlog() && all.is_empty());
 }
 
 #[test]
@@ -71,13 +71,13 @@ fn waits_beyond_one_turn_end_in_the_next_ones_without_replicas() {
     let mut all = primary(&[("a", 0), ("b", 0)]);
     let waits: Vec<_> = (0..3).filter_map(|_| all.wait(at(1), at(50), ALL)).collect();
     // Before anything was sent.
-    all.need_nobody();
+    all.waive_acks();
     all.sent(10);
     all.see(at(2), &seen(&[]));
     for &wait in &waits {
         assert_eq!(all.take_some_over(at(3), 1, 9), [(wait, Verdict::Confirmed)]);
     }
-    assert!(all.is_empty() && !all.is_behind());
+    assert!(all.is_empty() && !all.has_backlog());
 }
 
 #[test]
@@ -88,10 +88,10 @@ fn requests_of_one_turn_wait_for_one_offset() {
     let (second, third) = (all.wait(at(2), at(50), ALL), all.wait(at(2), at(50), ALL));
     all.sent(20);
     all.see(at(3), &seen(&[("a", 10), ("b", 15)]));
-    assert_eq!(all.take_over(at(3)), [(first.unwrap(), Verdict::Confirmed)]);
+    assert_eq!(all.poll(at(3)), [(first.unwrap(), Verdict::Confirmed)]);
     all.see(at(4), &seen(&[("a", 20), ("b", 20)]));
     let over = [second, third].map(|wait| (wait.unwrap(), Verdict::Confirmed));
-    assert_eq!(all.take_over(at(4)), over);
+    assert_eq!(all.poll(at(4)), over);
 }
 
 #[test]
@@ -103,12 +103,12 @@ fn a_wait_is_looked_at_once_for_each_replica_however_long_another_one_is_silent(
         all.wait(at(1), at(50), ALL).expect("both are there");
         all.sent(10 * turn);
         all.see(at(2), &seen(&[("a", 10 * turn), ("b", 0)]));
-        assert_eq!(all.take_over(at(2)), []);
+        assert_eq!(all.poll(at(2)), []);
         // The newest by the one replica, the oldest by the other one.
         assert!(visits::take() <= 2, "{turn} wait");
     }
     all.see(at(3), &seen(&[("a", 10 * turns), ("b", 10 * turns)]));
-    let confirmed = all.take_over(at(3)).into_iter().map(|over| over.1);
+    let confirmed = all.poll(at(3)).into_iter().map(|over| over.1);
     assert_eq!(confirmed.collect::<Vec<_>>(), vec![Verdict::Confirmed; 1_000]);
     assert!(visits::take() <= 1_001);
 }
@@ -122,7 +122,7 @@ fn too_few_replicas_fail_at_once() {
     let wait = all.wait(at(1), at(50), ALL).unwrap();
     all.sent(10);
     all.see(at(2), &seen(&[("a", 10)]));
-    assert_eq!(all.take_over(at(2)), [(wait, Verdict::Failed)]);
+    assert_eq!(all.poll(at(2)), [(wait, Verdict::Failed)]);
 }
 
 #[test]
@@ -134,17 +134,17 @@ fn a_replica_that_left_and_came_back_does_not_count() {
     all.sent(10);
     all.see(at(101), &seen(&[("a", 0)]));
     all.see(at(102), &seen(&[("a", 0), ("b", 10)]));
-    assert_eq!(all.take_over(at(102)), [], "b has it, but by a connection that is new");
+    assert_eq!(all.poll(at(102)), [], "b has it, but by a connection that is new");
     all.see(at(103), &seen(&[("a", 10), ("b", 10)]));
-    assert_eq!(all.take_over(at(103)), [(wait, Verdict::Confirmed)]);
+    assert_eq!(all.poll(at(103)), [(wait, Verdict::Confirmed)]);
     // Of the next one b's acknowledgement does not count either, until its connection is old enough.
     all.wait(at(201), at(500), MOST).unwrap();
     all.sent(20);
     all.see(at(201), &seen(&[("a", 10), ("b", 20)]));
-    assert_eq!(all.take_over(at(201)), []);
+    assert_eq!(all.poll(at(201)), []);
     let wait = all.wait(at(202), at(500), MOST).unwrap();
     all.sent(20);
-    assert_eq!(all.take_over(at(202)), [(wait, Verdict::Confirmed)]);
+    assert_eq!(all.poll(at(202)), [(wait, Verdict::Confirmed)]);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_group_of_one_needs_no_replica() {
     let mut all = primary(&[]);
     let wait = all.wait(at(1), at(50), Rule::All { replicas: 0 }).unwrap();
     all.sent(10);
-    assert_eq!(all.take_over(at(1)), [(wait, Verdict::Confirmed)]);
+    assert_eq!(all.poll(at(1)), [(wait, Verdict::Confirmed)]);
 }
 
 const EITHER: Rule = Rule::Majority { replicas: 1, stable_ms: 0 };
@@ -173,9 +173,9 @@ fn with_more_replicas_than_the_group_has_all_still_means_all() {
     let wait = all.wait(at(1), at(50), ALL).unwrap();
     all.sent(10);
     all.see(at(2), &seen(&[("a", 10), ("b", 10), ("c", 9)]));
-    assert_eq!(all.take_over(at(2)), []);
+    assert_eq!(all.poll(at(2)), []);
     all.see(at(3), &seen(&[("a", 10), ("b", 10), ("c", 10)]));
-    assert_eq!(all.take_over(at(3)), [(wait, Verdict::Confirmed)]);
+    assert_eq!(all.poll(at(3)), [(wait, Verdict::Confirmed)]);
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_replica_that_reconnects_before_its_old_connection_is_dead_does_not_count() 
     let wait = all.wait(at(100), at(500), MOST).unwrap();
     all.sent(10);
     all.see(at(101), &seen(&[("a", 0), ("a", 10)]));
-    assert_eq!(all.take_over(at(101)), [(wait, Verdict::Failed)]);
+    assert_eq!(all.poll(at(101)), [(wait, Verdict::Failed)]);
     assert!(!all.can_confirm(at(101), MOST));
     // Until the old one is dead, and for a season from then.
     all.see(at(150), &seen(&[("a", 0), ("a", 10)]));
@@ -231,7 +231,7 @@ fn an_acknowledgement_that_comes_late_is_none() {
     let wait = all.wait(at(1), at(50), EITHER).unwrap();
     all.sent(10);
     all.see(at(50), &seen(&[("a", 10)]));
-    assert_eq!(all.take_over(at(50)), [(wait, Verdict::Failed)]);
+    assert_eq!(all.poll(at(50)), [(wait, Verdict::Failed)]);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_change_that_was_missed_leaves_no_replica_to_wait_for() {
     all.sent(10);
     all.forget_replicas();
     all.see(at(2), &seen(&[("a", 10)]));
-    assert_eq!(all.take_over(at(2)), [(wait, Verdict::Failed)]);
+    assert_eq!(all.poll(at(2)), [(wait, Verdict::Failed)]);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn waits_are_counted() {
         assert_eq!((all.len(), all.is_empty()), (count, false));
     }
     all.sent(10);
-    all.take_over(at(50));
+    all.poll(at(50));
     assert_eq!((all.len(), all.is_empty()), (0, true));
 }
 
@@ -274,9 +274,9 @@ fn a_wait_that_needs_no_replica_ends_when_its_record_is_sent() {
     let mut all = primary(&[]);
     let nobody = Rule::Majority { replicas: 0, stable_ms: 0 };
     let wait = all.wait(at(1), at(50), nobody).expect("nobody is needed");
-    assert_eq!(all.take_over(at(2)), []);
+    assert_eq!(all.poll(at(2)), []);
     all.sent(10);
-    assert_eq!(all.take_over(at(2)), [(wait, Verdict::Confirmed)]);
+    assert_eq!(all.poll(at(2)), [(wait, Verdict::Confirmed)]);
 }
 
 #[test]
@@ -292,8 +292,8 @@ fn waits_end_when_nothing_has_to_be_confirmed_any_more() {
     let waits = [at(40), at(50)].map(|until| all.wait(at(1), until, EITHER).unwrap());
     all.sent(10);
     assert_eq!(all.next_deadline(), Some(at(40)));
-    all.need_nobody();
-    assert_eq!(all.take_over(at(2)), waits.map(|wait| (wait, Verdict::Confirmed)));
+    all.waive_acks();
+    assert_eq!(all.poll(at(2)), waits.map(|wait| (wait, Verdict::Confirmed)));
     assert!(all.is_empty() && all.next_deadline().is_none());
 }
 
@@ -310,14 +310,14 @@ fn waits_that_fail_together_end_some_at_a_time() {
         }
         let failed = |waits: &[WaitId]| waits.iter().map(|&id| (id, Verdict::Failed)).collect::<Vec<_>>();
         assert_eq!(all.take_some_over(now, 9, 2), failed(&waits[..2]));
-        assert!(all.is_behind());
+        assert!(all.has_backlog());
         // One wait leaves meanwhile. A grant past its deadline is not delivered, though all replicas have it by now.
         all.leave(waits[2]);
         all.see(now, &seen(&[("a", 40), ("b", 40)]));
         assert_eq!(all.take_some_over(now, 9, 0), []);
-        assert!(all.is_behind());
+        assert!(all.has_backlog());
         assert_eq!(all.take_some_over(now, 9, 9), failed(&waits[3..]));
-        assert!(all.is_empty() && !all.is_behind());
+        assert!(all.is_empty() && !all.has_backlog());
     }
 }
 
@@ -328,9 +328,9 @@ fn a_hopeless_wait_is_confirmed_if_no_replica_is_required() {
     all.sent(40);
     all.see(at(2), &seen(&[("a", 0)]));
     assert_eq!(all.take_some_over(at(2), 9, 1), [(waits[0], Verdict::Failed)]);
-    all.need_nobody();
+    all.waive_acks();
     assert_eq!(all.take_some_over(at(2), 9, 9), [(waits[1], Verdict::Confirmed)]);
-    assert!(all.is_empty() && !all.is_behind());
+    assert!(all.is_empty() && !all.has_backlog());
 }
 
 #[test]
@@ -345,6 +345,6 @@ fn what_is_gone_is_not_what_comes_after_it() {
     assert!(all.is_gone(before) && !all.is_gone(after));
     all.leave(before);
     all.see(at(3), &seen(&[("a", 40), ("b", 40)]));
-    assert_eq!(all.take_over(at(3)), [(after, Verdict::Confirmed)]);
+    assert_eq!(all.poll(at(3)), [(after, Verdict::Confirmed)]);
     assert_eq!(all.take_gone(), Some(before));
 }

@@ -1,54 +1,54 @@
-//! Holds with more to say than a record has room for, a count or a binding: see [`super::overflow`].
+//! Holds with more to say than a record has room for, a count or a binding: see [`super::hold_ext`].
 
+use super::hold_ext::{BoundHolds, HoldExt};
 use super::id::LockId;
-use super::overflow::{BoundHolds, Overflow};
+use super::new_hold::NewHold;
 use super::record::Flag;
-use super::state::{Locks, tick};
-use super::terms::NewHold;
+use super::store::{Locks, tick};
 use crate::lock::types::{Binding, ClientId, Moment};
 
 impl Locks {
     /// Sets the number of releases that a hold takes from now on.
     pub fn set_count(&mut self, id: LockId, count: u32) {
         if self.hold(id).is_some_and(|hold| hold.count() != count) {
-            self.change_overflow(id, |overflow| overflow.count = count);
+            self.change_ext(id, |ext| ext.count = count);
         }
     }
 
-    pub(super) fn change_overflow(&mut self, id: LockId, change: impl FnOnce(&mut Overflow)) {
+    pub(super) fn change_ext(&mut self, id: LockId, change: impl FnOnce(&mut HoldExt)) {
         self.put_on_wheel(id);
-        self.change_overflow_alone(id, change);
+        self.change_ext_alone(id, change);
     }
 
-    fn change_overflow_alone(&mut self, id: LockId, change: impl FnOnce(&mut Overflow)) {
+    fn change_ext_alone(&mut self, id: LockId, change: impl FnOnce(&mut HoldExt)) {
         if self.head(id).is_none() {
             return;
         }
-        let has_overflow = self.overflows.change(id, change);
+        let has_ext = self.hold_exts.change(id, change);
         if let Some(head) = self.head_mut(id) {
-            head.set(Flag::Overflow, has_overflow);
+            head.set(Flag::HoldExt, has_ext);
         }
     }
 
     #[cold]
-    pub(super) fn forget_overflow(&mut self, id: LockId) {
-        self.overflows.remove(id);
+    pub(super) fn forget_ext(&mut self, id: LockId) {
+        self.hold_exts.remove(id);
         if let Some(head) = self.head_mut(id) {
-            head.set(Flag::Overflow, false);
+            head.set(Flag::HoldExt, false);
         }
     }
 
     /// Returns true if a hold has data that does not fit its record.
     #[inline(always)]
     #[must_use]
-    pub fn has_overflow(&self, id: LockId) -> bool {
-        self.overflows.len() > 0 && self.head(id).is_some_and(|(head, _)| head.has(Flag::Overflow))
+    pub fn has_ext(&self, id: LockId) -> bool {
+        self.hold_exts.len() > 0 && self.head(id).is_some_and(|(head, _)| head.has(Flag::HoldExt))
     }
 
     /// Returns true if the lease of this hold is paused or not on the wheel yet.
     #[must_use]
     pub fn is_paused(&self, id: LockId) -> bool {
-        self.hold(id).is_some() && self.overflows.get(id.index()).is_some_and(|kept| kept.binding.is_paused())
+        self.hold(id).is_some() && self.hold_exts.get(id.index()).is_some_and(|kept| kept.binding.is_paused())
     }
 
     /// Stores the part of a new hold that does not fit its record.
@@ -61,8 +61,8 @@ impl Locks {
 
     #[cold]
     fn bind(&mut self, id: LockId, client: Option<ClientId>, hold: &NewHold<'_>) {
-        self.change_overflow(id, |overflow| {
-            (overflow.binding, overflow.lease_ms, overflow.bound_to) = (hold.binding, hold.lease_ms, client);
+        self.change_ext(id, |ext| {
+            (ext.binding, ext.lease_ms, ext.bound_to) = (hold.binding, hold.lease_ms, client);
         });
         if hold.binding.is_paused() {
             self.leases.remove(&mut self.records, id.index());
@@ -75,7 +75,7 @@ impl Locks {
         if !self.is_paused(id) {
             return false;
         }
-        self.change_overflow(id, |overflow| overflow.lease_ms = lease_ms);
+        self.change_ext(id, |ext| ext.lease_ms = lease_ms);
         true
     }
 
@@ -92,10 +92,9 @@ impl Locks {
         // Without a connection its lease keeps the state that it had.
         let is_running = binding.is_keepalive && was.is_running && client.is_none();
         let binding = Binding { is_running, ..binding };
-        self.change_overflow(id, |overflow| {
-            (overflow.binding, overflow.bound_to) =
-                (binding, client.or(overflow.bound_to).filter(|_| !binding.is_none()));
-            overflow.lease_ms = if binding.is_paused() { left_ms } else { 0 };
+        self.change_ext(id, |ext| {
+            (ext.binding, ext.bound_to) = (binding, client.or(ext.bound_to).filter(|_| !binding.is_none()));
+            ext.lease_ms = if binding.is_paused() { left_ms } else { 0 };
         });
         if was.is_paused() != binding.is_paused() {
             self.leases.remove(&mut self.records, id.index());
@@ -108,13 +107,13 @@ impl Locks {
 
     /// A connection has closed. Returns the holds that are bound to it, each for [`Self::unbind`].
     pub fn take_bound_to(&mut self, client: ClientId) -> BoundHolds {
-        self.overflows.take_bound_to(client).into_iter()
+        self.hold_exts.take_bound_to(client).into_iter()
     }
 
     /// The connection that this hold is bound to, while it is open.
     #[must_use]
     pub fn connection_of(&self, id: LockId) -> Option<ClientId> {
-        if self.has_overflow(id) { self.overflows.bound_to(id.index()) } else { None }
+        if self.has_ext(id) { self.hold_exts.bound_to(id.index()) } else { None }
     }
 
     /// A connection has closed at this moment: the lease of a hold that is bound to it runs from there, and is cut
@@ -122,7 +121,7 @@ impl Locks {
     pub fn unbind(&mut self, id: LockId, client: ClientId, closed_at: Moment) -> bool {
         #[cfg(test)]
         crate::lock::tests::visits::count(1);
-        let is_bound = self.hold(id).is_some() && self.overflows.bound_to(id.index()) == Some(client);
+        let is_bound = self.hold(id).is_some() && self.hold_exts.bound_to(id.index()) == Some(client);
         if is_bound {
             self.run_from(id, closed_at, true);
         }
@@ -132,31 +131,31 @@ impl Locks {
     /// Returns true if a hold is orphaned.
     #[must_use]
     pub const fn has_orphaned(&self) -> bool {
-        self.overflows.has_orphaned()
+        self.hold_exts.has_orphaned()
     }
 
     /// The holds that are orphaned, by their records from this one on.
     pub fn orphaned(&self, from: u32) -> impl Iterator<Item = LockId> {
-        let orphaned = self.overflows.orphaned(from);
+        let orphaned = self.hold_exts.orphaned(from);
         orphaned.filter_map(|index| Some(self.id(index, self.records.head(index)?.0.generation())))
     }
 
     /// Takes all connections for those of another life from here on, also the closed ones that the holds in `closed`
     /// were bound to. [`Self::sort_unbound`] finds out which holds are orphaned now.
     pub fn forget_connections(&mut self, closed: impl Iterator<Item = BoundHolds>) {
-        self.overflows.forget_connections(closed);
+        self.hold_exts.forget_connections(closed);
     }
 
     /// Returns true if some holds are not classified as orphaned or bound yet.
     #[must_use]
     pub fn has_unbound(&self) -> bool {
-        self.overflows.has_unbound()
+        self.hold_exts.has_unbound()
     }
 
     /// Finds out whether the next `count_max` unbound holds are orphaned.
     pub fn sort_unbound(&mut self, count_max: usize) {
         for _ in 0..count_max {
-            self.overflows.sort_one();
+            self.hold_exts.sort_one();
         }
     }
 
@@ -164,18 +163,18 @@ impl Locks {
     /// Each is seen to run at once; [`Self::next_running`] puts them on the wheel, one by one. `false`: some have to
     /// wait for those that were let run before.
     pub fn let_orphaned_run(&mut self, at: Moment) -> bool {
-        self.overflows.let_run(at)
+        self.hold_exts.let_run(at)
     }
 
     /// Returns true if such a lease may not be on the wheel yet.
     #[must_use]
     pub const fn has_running(&self) -> bool {
-        self.overflows.has_running()
+        self.hold_exts.has_running()
     }
 
     /// Puts the lease of one of these holds on the wheel. Returns the hold, if it is there and its lease runs.
     pub fn next_running(&mut self) -> Option<LockId> {
-        let index = self.overflows.next_running()?;
+        let index = self.hold_exts.next_running()?;
         let id = self.id(index, self.records.head(index)?.0.generation());
         self.put_on_wheel(id);
         self.hold(id).is_some_and(|hold| hold.binding().is_running).then_some(id)
@@ -183,10 +182,10 @@ impl Locks {
 
     /// Puts the lease of this hold on the wheel, if it runs and is not there yet.
     pub(super) fn put_on_wheel(&mut self, id: LockId) {
-        if self.overflows.has_running()
+        if self.hold_exts.has_running()
             && self.hold(id).is_some()
-            && let Some(overflow) = self.overflows.get(id.index())
-            && let Some(at) = self.overflows.runs_since(overflow)
+            && let Some(ext) = self.hold_exts.get(id.index())
+            && let Some(at) = self.hold_exts.runs_since(ext)
         {
             self.run_from(id, at, false);
         }
@@ -198,15 +197,15 @@ impl Locks {
     }
 
     fn run_from(&mut self, id: LockId, now: Moment, is_cut: bool) {
-        let Some((left_ms, overflow)) =
-            self.hold(id).map(|hold| hold.left_ms(now)).zip(self.overflows.get(id.index()))
+        let Some((left_ms, ext)) =
+            self.hold(id).map(|hold| hold.left_ms(now)).zip(self.hold_exts.get(id.index()))
         else {
             return;
         };
-        let binding = overflow.binding;
-        self.change_overflow_alone(id, |overflow| {
-            (overflow.bound_to, overflow.lease_ms) = (None, 0);
-            overflow.binding.is_running = binding.is_keepalive;
+        let binding = ext.binding;
+        self.change_ext_alone(id, |ext| {
+            (ext.bound_to, ext.lease_ms) = (None, 0);
+            ext.binding.is_running = binding.is_keepalive;
         });
         let cut_ms = binding.ephemeral_ms.filter(|&ms| is_cut && ms < left_ms);
         if binding.is_paused() || cut_ms.is_some() {
@@ -218,7 +217,7 @@ impl Locks {
     /// Returns true if any hold has a binding, whether its connection is open or not.
     #[must_use]
     pub const fn has_bindings(&self) -> bool {
-        self.overflows.has_bindings()
+        self.hold_exts.has_bindings()
     }
 
     /// The lease ends at this moment, to the microsecond.
@@ -240,14 +239,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hold_has_no_overflow_because_another_one_has() {
+    fn a_hold_has_no_ext_because_another_one_has() {
         let mut locks = Locks::default();
         let (counted, plain) = (held_by_ann(&mut locks, 1, None), held_by_ann(&mut locks, 2, None));
-        let has_overflow = |locks: &Locks| [counted, plain].map(|id| locks.has_overflow(id));
-        assert_eq!(has_overflow(&locks), [false, false]);
+        let has_ext = |locks: &Locks| [counted, plain].map(|id| locks.has_ext(id));
+        assert_eq!(has_ext(&locks), [false, false]);
         locks.set_count(counted, 2);
-        assert_eq!(has_overflow(&locks), [true, false]);
+        assert_eq!(has_ext(&locks), [true, false]);
         locks.set_count(counted, 1);
-        assert_eq!(has_overflow(&locks), [false, false]);
+        assert_eq!(has_ext(&locks), [false, false]);
     }
 }

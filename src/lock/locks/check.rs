@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::id::LockId;
-use super::pack::NO_PREFIX;
+use super::name_codec::NO_PREFIX;
 use super::record::{Flag, SPILLED};
-use super::state::Locks;
+use super::store::Locks;
 
 impl Locks {
     /// Returns the fault of the set, if there is one.
@@ -39,7 +39,7 @@ impl Locks {
         self.check_many()
     }
 
-    /// Returns the fault of lists of holders and overflow records, if there is one.
+    /// Returns the fault of lists of holders and extensions, if there is one.
     pub(super) fn check_many(&self) -> Result<(), String> {
         let mut ids = 0;
         for (id, holders) in self.holder_lists.all.iter() {
@@ -58,12 +58,12 @@ impl Locks {
                 return Err(format!("crowd {id:?} is empty, or knows one that is no member: {holders:?}"));
             }
         }
-        let overflows = self.iter().filter(|(_, lock)| lock.head.has(Flag::Overflow)).count();
-        if ids + self.detached().count() != self.holder_lists.listed || overflows != self.overflows.len() {
+        let hold_exts = self.iter().filter(|(_, lock)| lock.head.has(Flag::HoldExt)).count();
+        if ids + self.detached().count() != self.holder_lists.listed || hold_exts != self.hold_exts.len() {
             return Err(format!(
-                "{ids} members, {overflows} extras; {}, {}",
+                "{ids} members, {hold_exts} extras; {}, {}",
                 self.holder_lists.listed,
-                self.overflows.len()
+                self.hold_exts.len()
             ));
         }
         Ok(())

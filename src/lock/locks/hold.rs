@@ -4,18 +4,18 @@ use std::ops::Deref;
 
 use zerocopy::FromBytes;
 
+use super::hold_ext::HoldExt;
 use super::id::LockId;
-use super::overflow::Overflow;
-use super::pack;
+use super::name_codec;
 use super::record::{self, Flag, Head, Name, Owner, SPILLED};
-use super::state::{Locks, Spilled};
+use super::store::{Locks, Spilled};
 use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Moment, Token};
 
 /// An owner as it was given. For a UUID, a record stores only the 16 bytes.
 #[derive(Clone, Debug)]
 pub enum OwnerText<'a> {
     /// The text of a UUID.
-    Uuid([u8; pack::UUID_TEXT]),
+    Uuid([u8; name_codec::UUID_TEXT]),
     /// Any other owner, where it lies.
     Plain(&'a [u8]),
 }
@@ -56,8 +56,8 @@ impl<'a> Lock<'a> {
         Some(Hold { lock: self, token: self.head.token().filter(|_| self.head.has(Flag::Held))? })
     }
 
-    fn overflow(self) -> Option<&'a Overflow> {
-        if self.head.has(Flag::Overflow) { self.locks.overflows.get(self.index) } else { None }
+    fn ext(self) -> Option<&'a HoldExt> {
+        if self.head.has(Flag::HoldExt) { self.locks.hold_exts.get(self.index) } else { None }
     }
 
     fn spilled(self) -> Option<&'a Spilled> {
@@ -114,14 +114,14 @@ impl<'a> Hold<'a> {
 
     /// When the lease ends; `None`: it does not run, because its connection keeps it alive.
     fn until_us(self) -> Option<u64> {
-        let Some(overflow) = self.lock.overflow().filter(|overflow| overflow.binding.is_paused()) else {
+        let Some(ext) = self.lock.ext().filter(|ext| ext.binding.is_paused()) else {
             return Some(self.lock.head.until_us());
         };
-        self.lock.locks.overflows.runs_since(overflow).map(|at| at.plus_ms(overflow.lease_ms).0)
+        self.lock.locks.hold_exts.runs_since(ext).map(|at| at.plus_ms(ext.lease_ms).0)
     }
 
     fn paused_ms(self) -> u64 {
-        self.lock.overflow().map_or(0, |overflow| overflow.lease_ms)
+        self.lock.ext().map_or(0, |ext| ext.lease_ms)
     }
 
     /// Returns whether a lease of this length, from now, would end later.
@@ -142,18 +142,17 @@ impl<'a> Hold<'a> {
     /// The number of releases that it takes.
     #[must_use]
     pub fn count(self) -> u32 {
-        self.lock.overflow().map_or(1, |overflow| overflow.count)
+        self.lock.ext().map_or(1, |ext| ext.count)
     }
 
     /// Its binding to a connection.
     #[must_use]
     pub fn binding(self) -> Binding {
-        let Some(overflow) = self.lock.overflow() else {
+        let Some(ext) = self.lock.ext() else {
             return Binding::NONE;
         };
-        let is_running =
-            overflow.binding.is_running || self.lock.locks.overflows.runs_since(overflow).is_some();
-        Binding { is_running, ..overflow.binding }
+        let is_running = ext.binding.is_running || self.lock.locks.hold_exts.runs_since(ext).is_some();
+        Binding { is_running, ..ext.binding }
     }
 
     /// The milliseconds for which it has been held, as far as this server knows.
@@ -180,7 +179,7 @@ impl<'a> Hold<'a> {
     #[must_use]
     pub fn owner(self) -> OwnerText<'a> {
         match self.stored_owner() {
-            Some(Owner::Uuid(bytes)) => OwnerText::Uuid(pack::uuid_text(bytes)),
+            Some(Owner::Uuid(bytes)) => OwnerText::Uuid(name_codec::uuid_text(bytes)),
             Some(Owner::Plain(owner)) => OwnerText::Plain(owner),
             None => OwnerText::Plain(&[]),
         }
@@ -191,7 +190,7 @@ impl<'a> Hold<'a> {
     #[must_use]
     pub fn is_of(self, owner: &[u8]) -> bool {
         match self.stored_owner() {
-            Some(Owner::Uuid(bytes)) => pack::is_uuid_text(bytes, owner),
+            Some(Owner::Uuid(bytes)) => name_codec::is_uuid_text(bytes, owner),
             Some(Owner::Plain(own)) => *own == *owner,
             None => false,
         }

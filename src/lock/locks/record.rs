@@ -9,10 +9,10 @@
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::pack::{self, DIGITS_MAX, NO_PREFIX, Prefixes};
+use super::name_codec::{self, DIGITS_MAX, NO_PREFIX, Prefixes};
+use super::new_hold::NewHold;
 use super::slab::{INDEX_BITS, Slab};
-use super::terms::NewHold;
-use super::wheel::{Links, NONE};
+use super::timer_wheel::{Links, NONE};
 use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Moment, Token};
 
 /// Bytes of a [`Head`].
@@ -41,7 +41,7 @@ pub(super) enum Flag {
     /// Somebody holds it.
     Held = 1 << FLAGS_SHIFT,
     /// There is more to say than the record has room for.
-    Overflow = 2 << FLAGS_SHIFT,
+    HoldExt = 2 << FLAGS_SHIFT,
 }
 
 /// The fixed part of a record. All of it is meaningful only while the lock is held, but for the links.
@@ -231,15 +231,15 @@ impl<'a> Tail<'a> {
     /// Packs name and owner; takes a seat for the beginning of the name.
     #[inline(always)]
     pub(super) fn new(prefixes: &mut Prefixes, lock_key: LockKey<'a>, owner: &'a [u8]) -> Self {
-        let number = pack::split_number(lock_key.name)
+        let number = name_codec::split_number(lock_key.name)
             .and_then(|(word, digits, number)| Some((prefixes.take(lock_key.db, word)?, digits, number)));
         let (prefix, digits, number) = number.unwrap_or_else(|| (prefixes.no_seat(lock_key.db), 0, 0));
-        Self { lock_key, prefix, digits, number, owner, short_owner: pack::uuid_bytes(owner) }
+        Self { lock_key, prefix, digits, number, owner, short_owner: name_codec::uuid_bytes(owner) }
     }
 
     const fn name_len(&self) -> usize {
         let plain = 4 + self.lock_key.name.len();
-        if self.prefix == NO_PREFIX { plain } else { pack::bytes_of_digits(self.digits) }
+        if self.prefix == NO_PREFIX { plain } else { name_codec::bytes_of_digits(self.digits) }
     }
 
     const fn owner_len(&self) -> usize {
@@ -318,7 +318,7 @@ pub(super) enum Owner<'a> {
 #[inline]
 pub(super) fn name_len(shape: u8) -> usize {
     let shape = usize::from(shape & !UUID_OWNER);
-    if shape <= DIGITS_MAX { pack::bytes_of_digits(shape) } else { 4 + shape - DIGITS_MAX - 1 }
+    if shape <= DIGITS_MAX { name_codec::bytes_of_digits(shape) } else { 4 + shape - DIGITS_MAX - 1 }
 }
 
 /// Reads the name of a record that is not spilled.

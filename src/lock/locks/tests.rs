@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::record::UNTIL_MAX;
 use super::slab::SLOT_BITS;
-use super::state::{Due, Locks, Spilled, tick};
+use super::store::{Due, Locks, Spilled, tick};
 use super::{LockId, NewHold};
 use crate::lock::types::{Binding, ClientId, LEASE_MS_MAX, LockKey, LockKeyBuf, Mode, Moment, Token};
 use random::Random;

@@ -19,18 +19,18 @@ impl Queues {
         };
         queue.lock = lock;
         let is_new_turn = queue.ranks.as_mut().is_some_and(|ranks| ranks.set_turns(turns));
-        if queue.look_at != recheck_at {
-            self.look_at(id, recheck_at);
+        if queue.recheck_at != recheck_at {
+            self.recheck_at(id, recheck_at);
         }
         is_new_turn
     }
 
     /// Sets the time of this queue's recheck; `None` cancels it.
-    pub fn look_at(&mut self, id: QueueId, at: Option<Moment>) {
-        let Some(queue) = self.queues.get_mut(id).filter(|queue| queue.look_at != at) else {
+    pub fn recheck_at(&mut self, id: QueueId, at: Option<Moment>) {
+        let Some(queue) = self.queues.get_mut(id).filter(|queue| queue.recheck_at != at) else {
             return;
         };
-        let before = std::mem::replace(&mut queue.look_at, at);
+        let before = std::mem::replace(&mut queue.recheck_at, at);
         if let Some(before) = before {
             self.rechecks.remove(&(before, id.number()));
         }

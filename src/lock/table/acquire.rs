@@ -1,13 +1,13 @@
-//! LOCK.ACQUIRE of a client, on a primary. [`super::multi`] does the same for several locks in one step.
+//! LOCK.ACQUIRE of a client, on a primary. [`super::macquire`] does the same for several locks in one step.
 
-use super::context::StepContext;
+use super::key_step::KeyStep;
+use super::requests::Acquired::{Busy, Granted, Refused};
+use super::requests::{Acquired, Admission, Ask, KeyRef, Refusal};
 use super::state::Table;
-use super::terms::Acquired::{Busy, Granted, Refused};
-use super::terms::{Acquired, Admission, Ask, KeyRef, Refusal};
 use crate::lock::effect::{Answer, Change, Effects, Event, Existing, LockId, Record, Step, WaiterId};
-use crate::lock::lowered::count_max;
 use crate::lock::queue::QueueId;
 use crate::lock::token::Travel;
+use crate::lock::tuning::count_max;
 use crate::lock::types::{COUNT_MAX, LockKey, Mode, Now, Token};
 
 /// The entry of a request's owner in the queue that the request is about to join.
@@ -53,7 +53,7 @@ impl Table {
         fx: &mut Effects,
     ) -> Step<Acquired> {
         let mut ctx = self.open_step(now.boot, key_ref, fx);
-        self.end_overs(now.boot, &mut ctx, Some(ask.owner), None, fx);
+        self.expire_due_holds(now.boot, &mut ctx, Some(ask.owner), None, fx);
         // Few holds are undelivered at any time.
         if !self.undelivered.is_empty() && ctx.held_as(&self.locks) != Some(ask.mode) {
             self.revoke_own(now.boot, &mut ctx, ask, fx);
@@ -71,7 +71,7 @@ impl Table {
     pub(super) fn take_or_wait(
         &mut self,
         now: Now,
-        ctx: &mut StepContext<'_>,
+        ctx: &mut KeyStep<'_>,
         ask: &Ask<'_>,
         fx: &mut Effects,
     ) -> Acquired {
@@ -133,7 +133,7 @@ impl Table {
     }
 
     /// The lock is there to be taken.
-    fn take(&mut self, now: Now, ctx: &mut StepContext<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
+    fn take(&mut self, now: Now, ctx: &mut KeyStep<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
         let Some((token, travel)) = self.clock.mint(now.wall_us) else {
             return Refused(Refusal::NoTokens);
         };
@@ -152,7 +152,7 @@ impl Table {
     fn take_instead(
         &mut self,
         now: Now,
-        ctx: &mut StepContext<'_>,
+        ctx: &mut KeyStep<'_>,
         ask: &Ask<'_>,
         older: WaiterId,
         fx: &mut Effects,
@@ -168,7 +168,7 @@ impl Table {
     fn hold_again(
         &mut self,
         now: Now,
-        ctx: &mut StepContext<'_>,
+        ctx: &mut KeyStep<'_>,
         holder: LockId,
         ask: &Ask<'_>,
         fx: &mut Effects,
@@ -201,7 +201,7 @@ impl Table {
     }
 
     /// The record of one hold of the lock for readers.
-    pub(super) fn record_of(&self, ctx: &StepContext<'_>, holder: LockId) -> Record {
+    pub(super) fn record_of(&self, ctx: &KeyStep<'_>, holder: LockId) -> Record {
         match ctx.lock {
             Some(lock) if lock.is_list() => Record::Holder(lock, holder),
             _ => Record::Hold(holder),
@@ -212,7 +212,7 @@ impl Table {
     fn downgrade(
         &mut self,
         now: Now,
-        ctx: &mut StepContext<'_>,
+        ctx: &mut KeyStep<'_>,
         exclusive: LockId,
         ask: &Ask<'_>,
         fx: &mut Effects,
@@ -246,7 +246,7 @@ impl Table {
     fn wait(
         &mut self,
         now: Now,
-        ctx: &mut StepContext<'_>,
+        ctx: &mut KeyStep<'_>,
         ask: &Ask<'_>,
         standing: Standing,
         fx: &mut Effects,
@@ -261,7 +261,7 @@ impl Table {
         if let Some(old) = standing.own {
             if standing.is_same {
                 request.since = self.queues.waiter(old).map_or(now.boot, |old| old.request.since);
-                let Some((left, new)) = self.queues.take_over(old, request) else {
+                let Some((left, new)) = self.queues.replace_waiter(old, request) else {
                     return Busy;
                 };
                 if let Some(client) = left.request.client {

@@ -4,9 +4,9 @@
 //! applied fact travels on as it came, to this server's own append-only file; only a counted token must
 //! be named there if that file is new.
 
-use super::context::StepContext;
+use super::key_step::KeyStep;
+use super::requests::{Granted, KeyRef, Release, Renewal};
 use super::state::Table;
-use super::terms::{Granted, KeyRef, Release, Renewal};
 use crate::lock::codec::{SavedHold, SavedLock};
 use crate::lock::effect::{Change, Effects, Event, Existing, LockId, Record, Step};
 use crate::lock::locks::{Hold, NewHold};
@@ -22,7 +22,7 @@ impl Table {
         granted: &Granted<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut ctx = StepContext::new(key_ref);
+        let mut ctx = KeyStep::new(key_ref);
         if self.apply_again(now, &ctx, granted) {
             return travels_on(Change::Touched);
         }
@@ -47,7 +47,7 @@ impl Table {
         granted: &Granted<'_>,
         fx: &mut [Effects],
     ) -> Vec<Step<()>> {
-        let mut ctxs: Vec<StepContext<'_>> = refs.iter().map(|&key_ref| StepContext::new(key_ref)).collect();
+        let mut ctxs: Vec<KeyStep<'_>> = refs.iter().map(|&key_ref| KeyStep::new(key_ref)).collect();
         let tokens: Vec<Option<Token>> = ctxs
             .iter()
             .map(|ctx| {
@@ -76,7 +76,7 @@ impl Table {
     }
 
     /// The owner holds the lock in this way already. Returns whether that is so.
-    fn apply_again(&mut self, now: Moment, ctx: &StepContext<'_>, granted: &Granted<'_>) -> bool {
+    fn apply_again(&mut self, now: Moment, ctx: &KeyStep<'_>, granted: &Granted<'_>) -> bool {
         let held_as = ctx.held_as(&self.locks);
         let Some((holder, hold)) =
             ctx.own(&self.locks, granted.owner).filter(|_| held_as == Some(granted.mode))
@@ -101,7 +101,7 @@ impl Table {
     fn apply_begin(
         &mut self,
         now: Moment,
-        ctx: &mut StepContext<'_>,
+        ctx: &mut KeyStep<'_>,
         granted: &Granted<'_>,
         token: Token,
         fx: &mut Effects,
@@ -119,7 +119,7 @@ impl Table {
     fn make_way(
         &mut self,
         now: Moment,
-        ctx: &mut StepContext<'_>,
+        ctx: &mut KeyStep<'_>,
         mode: Mode,
         new: &NewHold<'_>,
         fx: &mut Effects,
@@ -150,7 +150,7 @@ impl Table {
 
     /// Ends the oldest hold of a semaphore that is full. Only a broken stream or file names one hold more than it has
     /// permits for, and nobody could read back a snapshot with that.
-    fn make_room(&mut self, now: Moment, ctx: &mut StepContext<'_>, mode: Mode, fx: &mut Effects) {
+    fn make_room(&mut self, now: Moment, ctx: &mut KeyStep<'_>, mode: Mode, fx: &mut Effects) {
         let (Mode::Limit(limit), Some(lock)) = (mode, ctx.lock) else {
             return;
         };
@@ -172,7 +172,7 @@ impl Table {
         release: &Release<'_>,
         fx: &mut Effects,
     ) -> Step<()> {
-        let ctx = StepContext::new(key_ref);
+        let ctx = KeyStep::new(key_ref);
         let held = ctx.own_with(&self.locks, release.owner, release.token);
         let held = held.map(|(holder, hold)| (holder, hold.count()));
         if let Some((holder, count)) = held.filter(|(_, count)| *count > 1) {
@@ -184,7 +184,7 @@ impl Table {
 
     /// A renewal that the primary carried out.
     pub fn apply_renew(&mut self, now: Moment, key_ref: KeyRef<'_>, renewal: &Renewal<'_>) -> Step<()> {
-        let ctx = StepContext::new(key_ref);
+        let ctx = KeyStep::new(key_ref);
         match ctx.own_with(&self.locks, renewal.owner, renewal.token) {
             Some((holder, _)) => {
                 self.locks.extend(holder, now, renewal.lease_ms);
@@ -207,7 +207,7 @@ impl Table {
         saved: &SavedHold,
         fx: &mut Effects,
     ) -> Step<()> {
-        let mut ctx = StepContext::new(key_ref);
+        let mut ctx = KeyStep::new(key_ref);
         if self.apply_going_on(now, &ctx, mode, saved) {
             return travels_on(Change::Touched);
         }
@@ -227,7 +227,7 @@ impl Table {
 
     /// A hold that stands here already goes on, with another lease, count or binding. Nothing begins, and the key
     /// keeps its time to live, as it does on the primary. Returns whether that is so.
-    fn apply_going_on(&mut self, now: Moment, ctx: &StepContext<'_>, mode: Mode, saved: &SavedHold) -> bool {
+    fn apply_going_on(&mut self, now: Moment, ctx: &KeyStep<'_>, mode: Mode, saved: &SavedHold) -> bool {
         let own = ctx.own(&self.locks, &saved.owner).filter(|(_, hold)| hold.token() == saved.token);
         let Some((holder, _)) = own.filter(|_| ctx.held_as(&self.locks) == Some(mode)) else {
             return false;
@@ -246,7 +246,7 @@ impl Table {
         token: Token,
         fx: &mut Effects,
     ) -> Step<()> {
-        let ctx = StepContext::new(key_ref);
+        let ctx = KeyStep::new(key_ref);
         let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));
         self.apply_end(now, ctx, held.map(|(holder, _)| holder), Event::Expired, fx)
     }
@@ -260,7 +260,7 @@ impl Table {
     fn apply_end(
         &mut self,
         now: Moment,
-        mut ctx: StepContext<'_>,
+        mut ctx: KeyStep<'_>,
         held: Option<LockId>,
         event: Event,
         fx: &mut Effects,
@@ -289,7 +289,7 @@ impl Table {
         let Some(saved) = saved else {
             return self.locks.insert(now, lock_key, None);
         };
-        let mut ctx = StepContext::new(KeyRef { lock_key, existing: Existing::Nothing });
+        let mut ctx = KeyStep::new(KeyRef { lock_key, existing: Existing::Nothing });
         for hold in &saved.holds {
             let Some(Record::Hold(holder) | Record::Holder(_, holder)) =
                 self.begin(now, &mut ctx, saved.mode, &new_hold(hold))

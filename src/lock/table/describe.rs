@@ -1,8 +1,8 @@
 //! The views of FENCE, INFO and the tests. Nothing here changes anything.
 
-use super::away::Away;
-use super::noted::Noted;
+use super::rejected_waiters::RejectedWaiters;
 use super::state::Table;
+use super::task_queue::Noted;
 use crate::lock::effect::{Existing, LockId, Task};
 use crate::lock::locks::OwnerText;
 use crate::lock::stats::Stats;
@@ -341,7 +341,7 @@ impl Table {
             ));
         }
         self.locks.check()?;
-        self.away.iter().try_for_each(Away::check)?;
+        self.rejected.iter().try_for_each(RejectedWaiters::check)?;
         self.check_notes()?;
         self.queues.check()
     }
@@ -366,7 +366,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::terms::{Ask, Decision, KeyRef};
+    use super::super::requests::{Ask, Decision, KeyRef};
     use super::*;
     use crate::lock::effect::{Change, Effects};
     use crate::lock::tests::legacy::ask;

@@ -3,9 +3,9 @@
 //! A holder may renew and release its lock, and ask for it again after a lost reply. Nobody waits: a wait could not
 //! end with a grant. Those who waited are set aside, as they are when this server stops deciding.
 
-use super::away::Away;
-use super::noted::Notes;
+use super::rejected_waiters::RejectedWaiters;
 use super::state::Table;
+use super::task_queue::Notes;
 use crate::lock::effect::{Answer, Effects, WaiterId};
 use crate::lock::types::Moment;
 
@@ -49,26 +49,26 @@ impl Table {
     pub(super) fn set_aside(&mut self, answer: Answer, dropped: Notes) {
         let next = self.queues.successor();
         let queues = std::mem::replace(&mut self.queues, next);
-        let away = Away::new(queues, answer, dropped);
+        let away = RejectedWaiters::new(queues, answer, dropped);
         if !away.is_empty() {
-            self.away.push_back(away);
+            self.rejected.push_back(away);
         }
     }
 
     /// Returns true if anybody is left that was set aside.
     #[must_use]
     pub fn has_away(&self) -> bool {
-        !self.away.is_empty()
+        !self.rejected.is_empty()
     }
 
     /// Answers the next of those who were set aside, first come first in each queue. `false`: nobody is left.
     pub fn send_away(&mut self, fx: &mut Effects) -> bool {
-        let Some(away) = self.away.front_mut() else {
+        let Some(away) = self.rejected.front_mut() else {
             return false;
         };
         away.send_one(fx);
         if away.is_empty() {
-            self.away.pop_front();
+            self.rejected.pop_front();
         }
         self.has_away()
     }
@@ -76,16 +76,16 @@ impl Table {
     /// Removes a waiter that leaves while it is set aside.
     #[cold]
     pub(super) fn leave_from_away(&mut self, waiter: WaiterId) {
-        for away in &mut self.away {
+        for away in &mut self.rejected {
             away.take(waiter);
         }
-        self.away.retain(|away| !away.is_empty());
+        self.rejected.retain(|away| !away.is_empty());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::terms::{Acquired, Admission, Ask, Block, Decision, KeyRef, Refusal, Release, Wait};
+    use super::super::requests::{Acquired, Admission, Ask, Block, Decision, KeyRef, Refusal, Release, Wait};
     use super::*;
     use crate::lock::effect::{Change, Effect, Existing, Step};
     use crate::lock::tests::legacy::ask as plain;

@@ -1,6 +1,6 @@
-//! What is to be published and was not yet: how it comes into the [outbox](super::outbox), and out of it.
+//! What is to be published and was not yet: how it comes into the [event queue](super::event_queue), and out of it.
 
-use super::outbox::Notice;
+use super::event_queue::Notice;
 use super::state::Table;
 use crate::lock::effect::{Event, LockId};
 use crate::lock::locks::Gone;
@@ -16,12 +16,12 @@ impl Table {
     #[inline(always)]
     #[must_use]
     pub fn has_notices(&self) -> bool {
-        !self.outbox.is_published()
+        !self.events.is_published()
     }
 
     /// Has this published behind all that was not published yet.
     pub fn publish_later(&mut self, lock_key: LockKey<'_>, event: Event) {
-        self.outbox.push(lock_key.to_owned(), event);
+        self.events.push(lock_key.to_owned(), event);
     }
 
     /// The next event to publish, if this step gives one: it may only have given back memory. `None`: there is
@@ -30,18 +30,18 @@ impl Table {
         let notice = |gone: &Gone<'_>, event| {
             Some(Notice { lock_key: gone.lock.lock_key()?, event, broken: (0, None) })
         };
-        self.outbox
+        self.events
             .next_of_flushed(&mut self.stats, notice)
-            .or_else(|| self.outbox.next_entry(&mut self.locks, &mut self.stats))
+            .or_else(|| self.events.next_entry(&mut self.locks, &mut self.stats))
     }
 
     /// The next event to publish where no client listens, as [`Self::next_notice`]. It leaves out the name of each
     /// lock that was flushed, for a name takes longer to write out than all else.
     pub fn next_unheard(&mut self) -> Option<Option<Event>> {
-        if let Some(step) = self.outbox.next_of_flushed(&mut self.stats, |_, event| Some(event)) {
+        if let Some(step) = self.events.next_of_flushed(&mut self.stats, |_, event| Some(event)) {
             return Some(step);
         }
-        Some(self.outbox.next_entry(&mut self.locks, &mut self.stats)?.map(|notice| notice.event))
+        Some(self.events.next_entry(&mut self.locks, &mut self.stats)?.map(|notice| notice.event))
     }
 
     /// A lock of which a notice says that it was broken has left with its slot: it is not counted.
@@ -54,10 +54,10 @@ impl Table {
     /// are next. The server frees the values later, perhaps on a thread of its own, and whatever number comes with one
     /// finds nothing. `is_ours` says that this server decides, and so counts and publishes what is broken by that.
     pub fn flushed(&mut self, now: Moment, db: Option<u32>, is_ours: bool) {
-        self.outbox.note_flush(false);
+        self.events.note_flush(false);
         if db.is_none_or(|db| self.locks.are_all_in(|other| other == db)) {
             let is_told = self.set_all_aside(now, is_ours) && is_ours;
-            self.outbox.note_flush(is_told);
+            self.events.note_flush(is_told);
             if db.is_none() {
                 self.epochs_then = self.epochs;
             }
@@ -74,7 +74,7 @@ impl Table {
             return;
         }
         let is_concerned = |db: u32| db == a || db == b;
-        self.outbox.note_flush(false);
+        self.events.note_flush(false);
         let epochs = self.epochs.wrapping_sub(self.epochs_then);
         if (epochs as usize) < EPOCHS_WITH_VALUES_MAX.get() && self.locks.are_all_in(is_concerned) {
             self.set_all_aside(now, is_ours);
@@ -95,14 +95,14 @@ impl Table {
         if is_ours {
             self.stats.broken += gone.holds() as u64;
         }
-        self.outbox.push_gone(gone, is_ours.then_some(now));
+        self.events.push_gone(gone, is_ours.then_some(now));
         true
     }
 
     /// A data set begins to load. What was thrown away for it, a moment ago, was not broken (DEBUG RELOAD): the locks
     /// come back. And what is loaded needs the memory.
     pub fn begin_load(&mut self) {
-        self.stats.broken -= self.outbox.begin_load() as u64;
+        self.stats.broken -= self.events.begin_load() as u64;
         self.clock.begin_load();
     }
 
@@ -114,7 +114,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::noted::KEPT;
+    use super::super::task_queue::KEPT;
 
     use super::*;
     use crate::lock::codec::{SavedHold, SavedLock};
@@ -141,7 +141,7 @@ mod tests {
             }
             assert!(!table.has_notices() && table.next_notice().is_none() && !table.has_tasks());
             // Room for a few is kept for the next ones.
-            assert_eq!(table.outbox.room() == 0, count > KEPT.get());
+            assert_eq!(table.events.room() == 0, count > KEPT.get());
         }
     }
 

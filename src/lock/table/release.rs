@@ -1,8 +1,8 @@
 //! LOCK.RELEASE and LOCK.RENEW of a client, on a primary.
 
-use super::context::StepContext;
+use super::key_step::KeyStep;
+use super::requests::{Admission, KeyRef, Refusal, Release, Renewal};
 use super::state::Table;
-use super::terms::{Admission, KeyRef, Refusal, Release, Renewal};
 use crate::lock::effect::{Answer, Change, Effects, Event, Existing, Legacy, LockId, Record, Step};
 use crate::lock::types::{Mode, Moment, Now, Token};
 
@@ -20,11 +20,7 @@ impl Table {
         let Existing::Lock(id) = existing else {
             return None;
         };
-        if self.restrictions.are_on()
-            || self.queues.waiters() > 0
-            || id.is_list()
-            || self.locks.has_overflow(id)
-        {
+        if self.restrictions.are_on() || self.queues.waiters() > 0 || id.is_list() || self.locks.has_ext(id) {
             return None;
         }
         let hold = self.locks.hold(id)?;
@@ -69,7 +65,7 @@ impl Table {
         let is_waited_for = self.queues.waiters() > 0;
         let mut own = if is_waited_for { None } else { self.own_live(now.boot, &ctx, owner, token) };
         if own.is_none() {
-            self.end_overs(now.boot, &mut ctx, Some(owner), None, fx);
+            self.expire_due_holds(now.boot, &mut ctx, Some(owner), None, fx);
             own = self.own_live(now.boot, &ctx, owner, token);
         }
         if let Some((holder, count)) = own {
@@ -89,7 +85,7 @@ impl Table {
     fn own_live(
         &self,
         now: Moment,
-        ctx: &StepContext<'_>,
+        ctx: &KeyStep<'_>,
         owner: &[u8],
         token: Option<Token>,
     ) -> Option<(LockId, u32)> {
@@ -121,7 +117,7 @@ impl Table {
             let (change, record) = (Change::Lives(renewal.lease_ms), Record::Lives(renewal.lease_ms));
             return Step { reply: Ok(true), change, record };
         }
-        self.end_overs(now.boot, &mut ctx, Some(renewal.owner), None, fx);
+        self.expire_due_holds(now.boot, &mut ctx, Some(renewal.owner), None, fx);
         let own = ctx.own_with(&self.locks, renewal.owner, renewal.token);
         let own = own.map(|(holder, hold)| (holder, hold.binding()));
         let several =

@@ -1,6 +1,6 @@
 //! What keeps this server from granting locks: a quarantine, replicas that must confirm, an unload of the module.
 
-use super::terms::Ask;
+use super::requests::Ask;
 use crate::lock::types::Moment;
 
 /// See the [module](self).

@@ -1,8 +1,8 @@
 //! Requests and replies that bear on holds that are [not delivered yet](super::undelivered), and their revocation.
 
-use super::context::StepContext;
+use super::key_step::KeyStep;
+use super::requests::{Admission, Ask, KeyRef};
 use super::state::Table;
-use super::terms::{Admission, Ask, KeyRef};
 use crate::lock::effect::{Effects, Event, LockId, Record, Step, Task};
 use crate::lock::types::{ClientId, LockKey, Moment, Now, Token};
 
@@ -58,13 +58,7 @@ impl Table {
     }
 
     /// This owner asks for something else than its hold here. Ends the hold first, if it has to be revoked.
-    pub(super) fn revoke_own(
-        &mut self,
-        now: Moment,
-        ctx: &mut StepContext<'_>,
-        ask: &Ask<'_>,
-        fx: &mut Effects,
-    ) {
+    pub(super) fn revoke_own(&mut self, now: Moment, ctx: &mut KeyStep<'_>, ask: &Ask<'_>, fx: &mut Effects) {
         let own = ctx.own(&self.locks, ask.owner).map(|(holder, hold)| (holder, hold.token()));
         if let Some((holder, token)) = own
             && !ask.cannot_confirm
@@ -78,7 +72,7 @@ impl Table {
     fn revoke_hold(
         &mut self,
         now: Moment,
-        ctx: &mut StepContext<'_>,
+        ctx: &mut KeyStep<'_>,
         (token, holder): (Token, LockId),
         fx: &mut Effects,
     ) {
@@ -92,7 +86,7 @@ impl Table {
     pub(super) fn end_released(
         &mut self,
         now: Moment,
-        ctx: &mut StepContext<'_>,
+        ctx: &mut KeyStep<'_>,
         holder: LockId,
         fx: &mut Effects,
     ) -> bool {
@@ -117,7 +111,7 @@ impl Table {
         let mut ctx = self.open_step(now.boot, key_ref, fx);
         let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token));
         let owner = held.map(|(_, hold)| hold.owner().to_vec());
-        self.end_overs(now.boot, &mut ctx, owner.as_deref(), None, fx);
+        self.expire_due_holds(now.boot, &mut ctx, owner.as_deref(), None, fx);
         let held = ctx.lock.and_then(|lock| self.locks.hold_with(lock, token)).map(|(holder, _)| holder);
         if let Some(holder) = held.filter(|&holder| self.undelivered.is_to_revoke(token, holder)) {
             self.revoke_hold(now.boot, &mut ctx, (token, holder), fx);

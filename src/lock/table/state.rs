@@ -2,19 +2,19 @@
 
 use std::collections::VecDeque;
 
-use super::away::Away;
-use super::noted::Notes;
-use super::outbox::Outbox;
+use super::event_queue::EventQueue;
+use super::rejected_waiters::RejectedWaiters;
+use super::requests::Limits;
 use super::restrictions::Restrictions;
 use super::sessions::Sessions;
-use super::terms::Limits;
+use super::task_queue::Notes;
 use super::undelivered::Undelivered;
 use crate::lock::deadlock::{Link, Looked};
 use crate::lock::locks::Locks;
-use crate::lock::lowered;
 use crate::lock::queue::Queues;
 use crate::lock::stats::Stats;
 use crate::lock::token::TokenClock;
+use crate::lock::tuning;
 
 /// The number of waiters of a lock that are granted or refused in one step. The rest come in with the next steps of the
 /// pump, and until then a newcomer stands behind them.
@@ -22,7 +22,7 @@ const SERVED_A_STEP: usize = 64;
 
 /// Returns true if a step that has served `served` waiters leaves the rest to the pump.
 pub(super) fn are_enough(served: usize) -> bool {
-    served >= lowered::served_max(SERVED_A_STEP)
+    served >= tuning::served_max(SERVED_A_STEP)
 }
 
 /// The locks of one server. See the [module](self).
@@ -41,7 +41,7 @@ pub struct Table {
     pub(super) undelivered: Undelivered,
     /// Connections that have closed.
     pub(super) sessions: Sessions,
-    pub(super) outbox: Outbox,
+    pub(super) events: EventQueue,
     pub(super) stats: Stats,
     pub(super) limits: Limits,
     /// The rules that keep this server from granting locks.
@@ -51,7 +51,7 @@ pub struct Table {
     /// The effort of the last search for one.
     pub(super) looked: Looked,
     /// Waiters that were set aside, and not answered yet.
-    pub(super) away: VecDeque<Away>,
+    pub(super) rejected: VecDeque<RejectedWaiters>,
 }
 
 impl Table {

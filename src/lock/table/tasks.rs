@@ -34,7 +34,7 @@ impl Table {
     #[inline(always)]
     #[must_use]
     pub fn has_tasks(&self) -> bool {
-        !(self.tasks() == 0 && self.outbox.is_empty())
+        !(self.tasks() == 0 && self.events.is_empty())
     }
 
     /// The number of keys that the pump has to look at.
@@ -118,8 +118,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::noted::LOOKED_AT_ONCE;
-    use super::super::terms::{Block, Wait};
+    use super::super::requests::{Block, Wait};
+    use super::super::task_queue::LOOKED_AT_ONCE;
     use super::*;
     use crate::lock::tests::legacy::ask;
     use crate::lock::types::{ClientId, Mode};

@@ -11,7 +11,7 @@
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-use super::noted::Notes;
+use super::task_queue::Notes;
 use crate::lock::effect::{LockId, Task};
 use crate::lock::locks::Locks;
 use crate::lock::types::{LockKey, Moment, Token};

@@ -1,8 +1,8 @@
 //! How waits begin and end: who may join a queue, and how those are answered who leave it.
 
-use super::context::StepContext;
+use super::key_step::KeyStep;
+use super::requests::{ARRIVED, Admission, Candidate, Decision, KeyRef, Refusal, WRONG_TYPE};
 use super::state::Table;
-use super::terms::{ARRIVED, Admission, Candidate, Decision, KeyRef, Refusal, WRONG_TYPE};
 use crate::lock::deadlock::{self, Link, Scope};
 use crate::lock::effect::{Answer, Effects, Existing, LockId, WaiterId};
 use crate::lock::locks::Hold;
@@ -46,7 +46,7 @@ impl Table {
     }
 
     /// Notes which lock the queue at this key waits for, which a request has just joined.
-    pub(super) fn set_lock_of_queue(&mut self, ctx: &StepContext<'_>, queue: Option<QueueId>) {
+    pub(super) fn set_lock_of_queue(&mut self, ctx: &KeyStep<'_>, queue: Option<QueueId>) {
         self.assert_nobody_waits_for_own(ctx.key_ref.lock_key, ctx.lock);
         if let Some(queue) = queue.and_then(|queue| self.queues.queue_mut(queue)) {
             queue.lock = ctx.lock;

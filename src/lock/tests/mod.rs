@@ -2,7 +2,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `lowered.rs` | bounds that a test lowers, so that small worlds get to them |
+//! | `tuning.rs` | bounds that a test lowers, so that small worlds get to them |
 //! | `legacy.rs` | locks of old clients, rule by rule |
 //! | `minted.rs` | tokens that were minted and are nobody's |
 //! | `unconfirmed.rs` | holds that replicas have not confirmed |
@@ -12,8 +12,8 @@
 //! What needs an engine and a server is in `src/sim`.
 
 pub(crate) mod legacy;
-pub(crate) mod lowered;
 mod minted;
 pub(crate) mod random;
+pub(crate) mod tuning;
 mod unconfirmed;
 pub(crate) mod visits;

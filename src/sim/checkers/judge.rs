@@ -13,7 +13,7 @@ use crate::lock::effect::Answer;
 use crate::lock::table::{
     ARRIVED, NO_PERMISSION, NO_PERMISSION_FOR_SEVERAL, NO_TOKENS, WRONG_TYPE, WaiterView,
 };
-use crate::lock::tests::lowered;
+use crate::lock::tests::tuning;
 use crate::lock::types::{Mode, TOKEN_MAX};
 pub(crate) use crate::sim::checkers::book::Pending;
 use crate::sim::checkers::book::{Hold, Scene, Wish, is_free_for};
@@ -214,7 +214,7 @@ impl Judge {
         let wish = Wish { owner, keys, mode };
         let (scene, position) = self.scene(wish, number, world);
         let comes_true = scene.comes_true(position);
-        if !comes_true && lowered::has_search_ended_early() {
+        if !comes_true && tuning::has_search_ended_early() {
             self.see("deadlock beyond the search");
             return Ok(());
         }

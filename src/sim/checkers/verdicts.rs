@@ -5,7 +5,7 @@ use crate::lock::codec::SavedHold;
 use crate::lock::deadlock::Link;
 use crate::lock::effect::Answer;
 use crate::lock::table::Refusal;
-use crate::lock::tests::lowered::count_max;
+use crate::lock::tests::tuning::count_max;
 use crate::lock::types::{Binding, COUNT_MAX, Mode, TOKEN_MAX, Token};
 use crate::sim::checkers::book::{Hold, Wish};
 use crate::sim::checkers::judge::{Judge, Pending, Verdict, must};

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lock::effect::Event;
 use crate::lock::table::Limits;
-use crate::lock::tests::lowered::{self, Lowered};
 use crate::lock::tests::random::Random;
+use crate::lock::tests::tuning::{self, Lowered};
 use crate::lock::types::{Binding, COUNT_MAX, Mode, Token};
 #[cfg(feature = "sabotage")]
 use crate::sabotage::{self, Rule};
@@ -267,7 +267,7 @@ impl Life {
             is_keepalive: self.random.percent(8) && !self.world.confirms,
             is_running: false,
         };
-        let is_count_lowered = lowered::count_max(COUNT_MAX) < COUNT_MAX;
+        let is_count_lowered = tuning::count_max(COUNT_MAX) < COUNT_MAX;
         let reentrant_percent = if is_count_lowered { 50 } else { 16 };
         How {
             mode,

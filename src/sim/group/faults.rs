@@ -3,8 +3,8 @@
 use super::node::Files;
 use super::points::Point;
 use super::{CLIENTS, GROUP, Group, OTHER, Verdict};
-use crate::engine::events;
 use crate::engine::server::Server;
+use crate::engine::server_events;
 
 impl Group {
     /// Something goes wrong, or is put right.
@@ -52,7 +52,7 @@ impl Group {
         self.enter(n);
         let sim = &self.nodes[n].sim;
         sim.shared().settings.set_confirm(setting);
-        events::settings_changed(sim, true);
+        server_events::settings_changed(sim, true);
         self.collect(n)
     }
 

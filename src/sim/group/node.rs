@@ -9,7 +9,7 @@ use super::slots::slot_of;
 use super::{CLIENTS, GROUP, Group, LOCKS, OTHER, Verdict};
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
-use crate::engine::{confirm, events, values};
+use crate::engine::{confirm, server_events, type_callbacks};
 use crate::lock::codec::SavedLock;
 use crate::lock::effect::Existing;
 use crate::lock::table::Table;
@@ -250,7 +250,7 @@ impl Node {
     /// The content of a dump of the key, live or not.
     pub(super) fn saved(&self, at: At) -> Option<SavedLock> {
         match self.value(at) {
-            Some(Value::Lock(lock)) => values::saved(&self.sim, lock),
+            Some(Value::Lock(lock)) => type_callbacks::saved(&self.sim, lock),
             _ => None,
         }
     }
@@ -326,7 +326,7 @@ impl Group {
         let node = &mut self.nodes[n];
         node.sim.set_role(false);
         let has_waiters = !node.waits.is_empty();
-        events::promoted(&node.sim);
+        server_events::promoted(&node.sim);
         node.bend_quarantine(&self.plan);
         if has_waiters {
             // They are in no queue: they receive the error of the earlier demotion.
@@ -367,7 +367,7 @@ impl Group {
         node.sim.set_role(true);
         node.sim.inside.borrow_mut().replicas.clear();
         let had_waiters = !node.waits.is_empty();
-        events::demoted(&node.sim);
+        server_events::demoted(&node.sim);
         self.collect(n)?;
         if had_waiters {
             self.see(Point::DemotedWithWaiters);

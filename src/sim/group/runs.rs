@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::Group;
 use super::plan::{CONTROLS, Control, Plan};
 use super::points::Seen;
-use crate::lock::tests::lowered::Lowered;
+use crate::lock::tests::tuning::Lowered;
 use crate::sabotage;
 #[cfg(feature = "sabotage")]
 use crate::sabotage::Rule;

@@ -10,7 +10,7 @@ use super::slots::slot_of;
 use super::{Group, LOCKS, Verdict};
 use crate::command::error::{GRANT_UNCONFIRMED, RENEWAL_UNCONFIRMED};
 use crate::engine::server::Server;
-use crate::engine::{confirm, events};
+use crate::engine::{confirm, server_events};
 use crate::lock::effect::Event;
 use crate::sim::server::inside::{At, PartBuf, Published};
 use crate::sim::server::look::Fate;
@@ -37,7 +37,7 @@ impl Group {
     pub(super) fn cron(&mut self, n: usize) -> Verdict {
         self.work(n, TURNS_MAX)?;
         self.nodes[n].sim.free_late();
-        events::cron(&self.nodes[n].sim);
+        server_events::cron(&self.nodes[n].sim);
         self.collect(n)?;
         self.work(n, TURNS_MAX)
     }
@@ -140,8 +140,8 @@ impl Group {
         self.enter(n);
         let node = &mut self.nodes[n];
         node.sim.turn();
-        let is_behind = node.sim.with(|state| state.confirm.all.is_behind());
-        if is_behind == Some(true) {
+        let has_backlog = node.sim.with(|state| state.confirm.all.has_backlog());
+        if has_backlog == Some(true) {
             self.see(Point::ConfirmedLater);
         }
         self.collect(n)?;

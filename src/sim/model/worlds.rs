@@ -96,7 +96,7 @@
 //! | G6 | a reservation stops a holder of the lock behind it | `regression.rs` alone |
 //! | G9 | a waiter that a RESTORE made hold in another way, or as one of many, goes on waiting | P |
 
-use crate::lock::tests::lowered::Lowered;
+use crate::lock::tests::tuning::Lowered;
 use crate::lock::token::JUMP_US;
 use crate::lock::types::{Binding, Mode};
 #[cfg(feature = "sabotage")]

@@ -2,7 +2,7 @@
 
 use crate::lock::effect::Answer;
 use crate::lock::table::Refusal;
-use crate::lock::tests::lowered;
+use crate::lock::tests::tuning;
 use crate::lock::types::{Binding, COUNT_MAX, Mode, Token};
 use crate::sim::checkers::book::{Hold, Scene, Wish};
 use crate::sim::oracle::{Oracle, Value, Waiter};
@@ -37,7 +37,7 @@ impl Oracle {
         };
         match self.own(at, owner).map(|hold| (hold.mode, hold.count)) {
             Some((Mode::Shared, _)) if mode == Mode::Exclusive => return Reply::Refused(Refusal::Held(0)),
-            Some((_, count)) if is_reentrant && count >= lowered::count_max(COUNT_MAX) => {
+            Some((_, count)) if is_reentrant && count >= tuning::count_max(COUNT_MAX) => {
                 return Reply::Refused(Refusal::TooManyTimes);
             }
             Some(_) => return self.again(at, &asked, client, is_reentrant, out),
@@ -214,7 +214,7 @@ impl Oracle {
         let is_own = |hold: &Hold| hold.owner == owner && token.is_none_or(|token| token == hold.token);
         let holds_it = self.holds(at).iter().any(|hold| is_own(hold) && hold.is_live(time));
         // Another expired hold here matters only to waiters, and to the pump.
-        let mut is_freed = (!holds_it || !self.waiters.is_empty()) && self.end_overs(at);
+        let mut is_freed = (!holds_it || !self.waiters.is_empty()) && self.expire_due_holds(at);
         let own = self.own(at, owner).filter(|hold| is_own(hold));
         let is_own = own.is_some();
         if let Some(hold) = own {
@@ -234,7 +234,7 @@ impl Oracle {
             return Reply::Refused(Refusal::WrongType);
         }
         self.end_for_arrived(at);
-        let is_freed = self.end_overs(at);
+        let is_freed = self.expire_due_holds(at);
         let confirms = self.confirms;
         let time = self.time;
         let own = self.own(at, owner).filter(|hold| token.is_none_or(|token| token == hold.token));
@@ -268,7 +268,7 @@ impl Oracle {
 
     /// Before an acquire: expired holds end, and the requests in the queue come first.
     pub(crate) fn look(&mut self, at: At, is_freed: bool, out: &Outcome) {
-        let is_freed = self.end_overs(at) || is_freed;
+        let is_freed = self.expire_due_holds(at) || is_freed;
         let is_free = self.holds(at).is_empty();
         self.admit(at, is_freed || is_free, out);
     }
@@ -327,7 +327,7 @@ impl Oracle {
                 self.dismiss(at)
             };
         }
-        let served_max = if self.is_pumping { usize::MAX } else { lowered::served_max(usize::MAX) };
+        let served_max = if self.is_pumping { usize::MAX } else { tuning::served_max(usize::MAX) };
         let mut reserved = 0;
         let mut next = 0;
         while let Some(index) = (next..self.waiters.len()).find(|&n| self.waiters[n].keys.contains(at)) {
@@ -388,7 +388,7 @@ impl Oracle {
 
     /// G11: whether this waiter can ever be granted, or counts so where the server's search ended early.
     pub(crate) fn can_come_true(&self, waiter: usize, reply: &Reply) -> bool {
-        if lowered::has_search_ended_early() && *reply != Reply::Refused(Refusal::Deadlock) {
+        if tuning::has_search_ended_early() && *reply != Reply::Refused(Refusal::Deadlock) {
             return true;
         }
         let live =

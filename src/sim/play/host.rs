@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::told::{filed, flat};
-use crate::engine::events;
 use crate::engine::flags::Flags;
 use crate::engine::server::Server;
+use crate::engine::server_events;
 use crate::engine::state::State;
 use crate::engine::{confirm, pump};
 use crate::sim::server::inside::{At, PartBuf, Slot, Told, Words, place};
@@ -297,7 +297,7 @@ impl Host {
             is_due
         };
         if self.sim.with(is_due) == Some(true) {
-            events::woken(&self.sim);
+            server_events::woken(&self.sim);
             self.step_is_over();
         }
     }

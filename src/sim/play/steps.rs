@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::host::Host;
 use super::told::{DBS, NAMES};
 use crate::engine::server::{Key, Server, To};
-use crate::engine::{answers, events, legacy};
+use crate::engine::{legacy, replies, server_events};
 use crate::lock::effect::Existing;
 use crate::sim::server::inside::{At, PartBuf, Slot, Words};
 use crate::sim::server::keys::number;
@@ -67,11 +67,11 @@ impl Host {
                 sim.shared().settings.switches()[1].set(value == "yes");
                 // It continues to listen.
                 sim.hears_keys.set(sim.hears_keys.get() || value == "yes");
-                events::settings_changed(sim, true);
+                server_events::settings_changed(sim, true);
             }
             ["set", name, value] => {
                 set_number(&self.sim.shared().settings, name, digit(value) as i64);
-                events::settings_changed(&self.sim, true);
+                server_events::settings_changed(&self.sim, true);
             }
             _ => panic!("no step is {words:?}"),
         }
@@ -170,7 +170,7 @@ impl Host {
         let Some(handle) = self.connections.get_mut(&client).and_then(|its| its.blocked.take()) else {
             return false;
         };
-        answers::disconnected(&self.sim, handle);
+        replies::disconnected(&self.sim, handle);
         let mut inside = self.sim.inside.borrow_mut();
         inside.unblocked.retain(|(other, _)| *other != handle);
         inside.let_go(handle);
@@ -232,7 +232,7 @@ impl Host {
         let mut flags = self.sim.flags.get();
         flags.is_replica = true;
         self.sim.flags.set(flags);
-        events::demoted(&self.sim);
+        server_events::demoted(&self.sim);
         // The server closes the connections of the clients that it has answered.
         waiting.into_iter().for_each(|client| self.leaves(client));
     }
@@ -241,7 +241,7 @@ impl Host {
         let mut flags = self.sim.flags.get();
         flags.is_replica = false;
         self.sim.flags.set(flags);
-        events::promoted(&self.sim);
+        server_events::promoted(&self.sim);
     }
 }
 

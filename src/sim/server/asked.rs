@@ -3,9 +3,9 @@
 use std::cell::Cell;
 
 use crate::command::internal::words_of;
-use crate::engine::clients::Reply;
+use crate::engine::blocked_clients::Reply;
 use crate::engine::flags::{Flags, Level};
-use crate::engine::server::{self, Fact, MINTED_OWNER_BYTES, Part, Server, To, Topic, Whose};
+use crate::engine::server::{self, Fact, MINTED_OWNER_BYTES, Part, Server, SlotOwner, To, Topic};
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
 use crate::lock::confirm::{ReplicaName, Seen};
@@ -213,14 +213,14 @@ impl Server for Sim {
         !self.inside.borrow().sees_first_key_alone
     }
 
-    fn whose(&self, name: &[u8]) -> Whose {
+    fn slot_owner(&self, name: &[u8]) -> SlotOwner {
         self.may_call_back();
         let inside = self.inside.borrow();
         if inside.is_cluster_down {
-            return Whose::Unknown;
+            return SlotOwner::Unknown;
         }
         let is_ours = inside.slots.is_empty() || inside.is_ours(&place(self.db.get(), name));
-        if is_ours { Whose::Ours } else { Whose::Others }
+        if is_ours { SlotOwner::Ours } else { SlotOwner::Others }
     }
 
     fn node_of(&self, slot: u16) -> Option<String> {

@@ -1,8 +1,8 @@
 //! Saves and loads a simulated server: snapshots, for its files and its replicas, and a log of commands.
 
-use crate::engine::events;
 use crate::engine::flags::Flags;
-use crate::engine::values;
+use crate::engine::server_events;
+use crate::engine::type_callbacks;
 use crate::lock::codec::SavedLock;
 use crate::lock::types::LockKey;
 use crate::sim::server::inside::{At, Entry, Told, Value};
@@ -26,7 +26,7 @@ pub(crate) struct Snapshot {
 impl Sim {
     /// A child is forked, and saves the data of that moment.
     pub(crate) fn save(&self) -> Snapshot {
-        events::forked(self);
+        server_events::forked(self);
         self.snapshot()
     }
 
@@ -34,11 +34,11 @@ impl Sim {
         let keys: Vec<(At, Entry)> =
             self.inside.borrow().keys.iter().map(|(at, entry)| (at.clone(), entry.clone())).collect();
         let saved = |entry: &Entry| match &entry.value {
-            Value::Lock(lock) => Saved::Lock(values::saved(self, *lock)),
+            Value::Lock(lock) => Saved::Lock(type_callbacks::saved(self, *lock)),
             Value::Text(text) => Saved::Text(text.clone()),
         };
         let keys = keys.into_iter().map(|(at, entry)| (at, saved(&entry), entry.until_ms)).collect();
-        Snapshot { clock: values::saved_clock(self), keys }
+        Snapshot { clock: type_callbacks::saved_clock(self), keys }
     }
 
     /// The server has just started, and reads its files.
@@ -82,33 +82,35 @@ impl Sim {
 
     /// Removes all keys at once, and notifies only clients that watch them or keep copies.
     fn empty(&self) {
-        events::flushed(self, None);
+        server_events::flushed(self, None);
         self.signal_all(None);
         let gone = std::mem::take(&mut self.inside.borrow_mut().keys);
-        gone.into_values().filter_map(|entry| entry.value.lock()).for_each(|lock| values::freed(self, lock));
+        gone.into_values()
+            .filter_map(|entry| entry.value.lock())
+            .for_each(|lock| type_callbacks::freed(self, lock));
     }
 
     fn begin_to_load(&self) -> Flags {
         let before = self.flags.get();
-        events::loading(self);
+        server_events::loading(self);
         self.flags.set(Flags { is_loading: true, ..before });
         before
     }
 
     fn end_load(&self, before: Flags) {
         self.flags.set(before);
-        events::loaded(self);
+        server_events::loaded(self);
     }
 
     fn load(&self, Snapshot { clock, keys }: &Snapshot) -> Result<(), String> {
         if let Some((last, replicated)) = *clock {
-            values::load_clock(self, last, replicated)?;
+            type_callbacks::load_clock(self, last, replicated)?;
         }
         for ((db, name), saved, until_ms) in keys {
             let value = match saved {
                 Saved::Text(text) => Value::Text(text.clone()),
                 Saved::Lock(saved) => {
-                    Value::Lock(values::load(self, LockKey { db: *db, name }, saved.as_ref())?)
+                    Value::Lock(type_callbacks::load(self, LockKey { db: *db, name }, saved.as_ref())?)
                 }
             };
             let now_ms = self.inside.borrow().wall_us / 1000;
@@ -116,7 +118,7 @@ impl Sim {
             if is_over && !self.flags.get().is_replica {
                 // A primary does not load it, and replicates nothing.
                 if let Value::Lock(lock) = value {
-                    values::freed(self, lock);
+                    type_callbacks::freed(self, lock);
                 }
                 continue;
             }

@@ -1,6 +1,6 @@
 //! The server's own commands on keys, as a simulated server does them: their replies and notifications, in order.
 
-use crate::engine::{events, legacy, values};
+use crate::engine::{legacy, server_events, type_callbacks};
 use crate::lock::codec::{SavedLock, read, write};
 use crate::lock::effect::LockId;
 use crate::lock::types::LockKey;
@@ -182,7 +182,7 @@ impl Sim {
     fn carry_over(&self, from: &At, to: &At, entry: Entry) {
         self.put(to, entry.clone());
         if let Value::Lock(lock) = entry.value {
-            values::unlinked(self, lock);
+            type_callbacks::unlinked(self, lock);
         }
         self.inside.borrow_mut().keys.remove(from);
     }
@@ -251,7 +251,7 @@ impl Sim {
             Value::Lock(lock) => lock,
             Value::Text(text) => return Some(format!("text={}", String::from_utf8_lossy(&text))),
         };
-        Some(as_text(&at.1, values::saved(self, lock).as_ref()))
+        Some(as_text(&at.1, type_callbacks::saved(self, lock).as_ref()))
     }
 
     fn restore(&self, at: &At, payload: &[u8], until_ms: Option<u64>, replaces: bool, args: &[&[u8]]) {
@@ -286,12 +286,12 @@ impl Sim {
         });
         let saved = read(&at.1, || blocks.next())?;
         let lock_key = LockKey { db: at.0, name: &at.1 };
-        values::load(self, lock_key, saved.as_ref()).map(Value::Lock)
+        type_callbacks::load(self, lock_key, saved.as_ref()).map(Value::Lock)
     }
 
     /// A database, or all of them, is emptied. With SYNC the values are freed at once, else by a thread.
     fn flush(&mut self, db: Option<u32>, how: &[&[u8]], args: &[&[u8]]) {
-        events::flushed(self, db);
+        server_events::flushed(self, db);
         self.signal_all(db);
         let mut inside = self.inside.borrow_mut();
         let keys = std::mem::take(&mut inside.keys);
@@ -303,7 +303,7 @@ impl Sim {
         let gone = gone.into_iter().map(|(_, entry)| entry.value);
         if how == [b"SYNC"] {
             let locks: Vec<LockId> = gone.filter_map(|value| value.lock()).collect();
-            locks.into_iter().for_each(|lock| values::freed(self, lock));
+            locks.into_iter().for_each(|lock| type_callbacks::freed(self, lock));
         } else {
             self.leave_to_thread(gone);
         }
@@ -328,6 +328,6 @@ impl Sim {
         let words = [b"SWAPDB".to_vec(), a.to_string().into_bytes(), b.to_string().into_bytes()];
         self.propagate(self.db.get(), words.into());
         self.says(PartBuf::Ok);
-        events::swapped(self, a, b);
+        server_events::swapped(self, a, b);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::engine::clients::{Reply, Stage};
+use crate::engine::blocked_clients::{Reply, Stage};
 use crate::engine::server::{Key, Server, To};
 use crate::lock::effect::{Answer, Event};
 use crate::lock::types::{LockKey, Mode, Moment, Token};

@@ -9,7 +9,7 @@ use crate::engine::server::Server;
 use crate::engine::settings::Settings;
 use crate::engine::shared::Shared;
 use crate::engine::state::State;
-use crate::engine::{answers, commands, confirm, describe, events, pump, values};
+use crate::engine::{commands, confirm, describe, pump, replies, server_events, type_callbacks};
 use crate::lock::types::{ClientId, Moment};
 use crate::sim::server::inside::{At, Clockwork, Entry, Inside, PartBuf, Told, Value, Words, place};
 
@@ -85,8 +85,8 @@ impl Sim {
         let sim = Self::default();
         sim.flags.set(flags);
         set(&sim);
-        events::settings_changed(&sim, false);
-        events::started(&sim);
+        server_events::settings_changed(&sim, false);
+        server_events::started(&sim);
         sim
     }
 
@@ -98,7 +98,7 @@ impl Sim {
     /// Another server becomes the primary, or this one does.
     pub(crate) fn takes_role(&self, is_replica: bool) {
         self.set_role(is_replica);
-        if is_replica { events::demoted(self) } else { events::promoted(self) }
+        if is_replica { server_events::demoted(self) } else { server_events::promoted(self) }
     }
 
     /// Lets grants and renewals be answered when the only replica has them, from here on.
@@ -108,14 +108,14 @@ impl Sim {
         set_number(settings, "group-size", 2);
         set_number(settings, "quarantine", 60_000);
         self.inside.borrow_mut().replicas.insert(1, ("replica:1", 0));
-        events::settings_changed(self, true);
+        server_events::settings_changed(self, true);
         confirm::replica_changed(self);
     }
 
     /// Turns confirmations off.
     pub(crate) fn confirms_no_more(&self) {
         self.shared().settings.set_confirm(0);
-        events::settings_changed(self, true);
+        server_events::settings_changed(self, true);
     }
 
     pub(crate) fn connect(&self, client: u64) {
@@ -246,9 +246,9 @@ impl Sim {
             let inside = self.inside.borrow();
             inside.blocked.iter().filter(|(_, its)| **its == client).map(|(&handle, _)| handle).collect()
         };
-        events::client_closed(self, ClientId(client));
+        server_events::client_closed(self, ClientId(client));
         for handle in blocked {
-            answers::disconnected(self, handle);
+            replies::disconnected(self, handle);
         }
     }
 
@@ -270,7 +270,7 @@ impl Sim {
             self.inside.borrow_mut().closing.remove(&client);
         }
         if self.inside.borrow().tells_of_turns {
-            answers::turn_begins(self);
+            replies::turn_begins(self);
         }
     }
 
@@ -283,8 +283,8 @@ impl Sim {
             existing.map(|(&handle, _)| handle)
         };
         if let Some(handle) = handle {
-            let reply = answers::unblocked(self, handle);
-            answers::reply(self, reply.as_ref());
+            let reply = replies::unblocked(self, handle);
+            replies::reply(self, reply.as_ref());
             let reply = std::mem::take(&mut self.inside.borrow_mut().reply);
             self.answers.push((handle, reply));
             // The server releases it when it finds no client there.
@@ -311,13 +311,13 @@ impl Sim {
             is_due
         });
         if is_due == Some(true) {
-            events::woken(self);
+            server_events::woken(self);
         }
     }
 
     /// Runs the server's cron: it does all remaining work.
     pub(crate) fn cron(&self) {
-        events::cron(self);
+        server_events::cron(self);
     }
 
     pub(crate) fn send_answers(&mut self) {
@@ -327,13 +327,13 @@ impl Sim {
             let is_gone = !self.inside.borrow().connected.contains(&client);
             let Some(reply) = reply else { continue };
             if !is_gone {
-                answers::reply(self, Some(&reply));
+                replies::reply(self, Some(&reply));
                 let parts = std::mem::take(&mut self.inside.borrow_mut().reply);
                 if self.inside.borrow().closing.get(&client) != Some(&false) {
                     self.answers.push((handle, parts));
                 }
             }
-            answers::released(self, handle, reply, is_gone);
+            replies::released(self, handle, reply, is_gone);
         }
         self.end_turn();
     }
@@ -402,8 +402,8 @@ impl Sim {
         if let Value::Lock(lock) = *value
             && !self.shared.is_letting_go(lock)
         {
-            values::unlinked(self, lock);
-            values::freed(self, lock);
+            type_callbacks::unlinked(self, lock);
+            type_callbacks::freed(self, lock);
         }
     }
 

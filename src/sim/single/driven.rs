@@ -6,10 +6,10 @@ use std::cell::{Ref, RefMut};
 use std::rc::Rc;
 
 use crate::command::internal::words_of;
-use crate::engine::clients::{Reply, Stage};
+use crate::engine::blocked_clients::{Reply, Stage};
 use crate::engine::flags::Flags;
 use crate::engine::server::{MINTED_OWNER_BYTES, Server as _};
-use crate::engine::{confirm, events, pump, quarantine, values};
+use crate::engine::{confirm, pump, quarantine, server_events, type_callbacks};
 use crate::lock::codec::SavedLock;
 use crate::lock::effect::{Answer, Event, LockId};
 use crate::lock::table::{Limits, Table};
@@ -115,7 +115,7 @@ impl Server {
     pub(crate) fn free(&mut self) {
         self.sim.free_late();
         let decides = self.sim.flags.get().decides();
-        while !pump::bury_some(&self.sim, decides) {}
+        while !pump::free_dead_locks(&self.sim, decides) {}
     }
 
     /// Returns the progress of the client that is blocked under this number.
@@ -217,7 +217,7 @@ impl Server {
             alarm.take_if(|at| *at <= now).is_some()
         };
         if goes_off {
-            events::woken(&self.sim);
+            server_events::woken(&self.sim);
         }
         self.sim.inside.borrow_mut().pump_is_due = true;
         for _ in 0..RUNS_MAX {
@@ -243,20 +243,20 @@ impl Server {
         set_number(settings, "group-size", 2);
         set_number(settings, "confirm-timeout", 60_000);
         self.sim.inside.borrow_mut().replicas.insert(1, ("replica:1", 0));
-        events::settings_changed(&self.sim, true);
+        server_events::settings_changed(&self.sim, true);
         confirm::replica_changed(&self.sim);
     }
 
     pub(crate) fn set_limits(&self, limits: Limits) {
         self.sim.shared().settings.set_limits(limits);
-        events::settings_changed(&self.sim, true);
+        server_events::settings_changed(&self.sim, true);
     }
 
     /// The setting; and a start, if one begins.
     pub(crate) fn set_quarantine(&self, length_ms: u64, is_start: bool) {
         let settings = &self.sim.shared().settings;
         set_number(settings, "quarantine", length_ms as i64);
-        events::settings_changed(&self.sim, true);
+        server_events::settings_changed(&self.sim, true);
         if is_start {
             quarantine::begin(&self.sim, "a test says so");
         }
@@ -302,14 +302,14 @@ impl Server {
         saved: Option<&SavedLock>,
     ) -> Result<bool, String> {
         let sim = &self.sim;
-        let lock = values::load(sim, LockKey { db, name: name.as_bytes() }, saved)?;
+        let lock = type_callbacks::load(sim, LockKey { db, name: name.as_bytes() }, saved)?;
         let at = place(db, name.as_bytes());
         let was_there = sim.take(&at).is_some();
         if was_there {
             sim.signal(&at);
             sim.propagate(db, [b"DEL".to_vec(), at.1.to_vec()].into());
         }
-        values::freed(sim, lock);
+        type_callbacks::freed(sim, lock);
         Ok(was_there)
     }
 
@@ -343,7 +343,7 @@ impl Server {
         let sim = &self.sim;
         let flags = sim.flags.get();
         sim.flags.set(Flags { has_aof: true, ..flags });
-        events::forked(sim);
+        server_events::forked(sim);
         let keys: Vec<_> = sim.inside.borrow().keys.iter().map(|(at, e)| (at.clone(), e.clone())).collect();
         let mut told = Vec::new();
         for ((db, name), entry) in keys {
@@ -352,7 +352,7 @@ impl Server {
             };
             match entry.value {
                 Value::Text(text) => tell(&[b"SET", &name, &text]),
-                Value::Lock(lock) => match values::saved(sim, lock) {
+                Value::Lock(lock) => match type_callbacks::saved(sim, lock) {
                     None => tell(&[b"LOCK.APPLY", &name, b"EMPTY"]),
                     Some(SavedLock { mode, holds }) => holds.iter().for_each(|hold| {
                         let numbers = [hold.token.get(), hold.left_ms].map(|number| number.to_string());
@@ -374,7 +374,7 @@ impl Server {
     /// Makes another server the primary.
     pub(crate) fn demote(&self) {
         self.sim.takes_role(true);
-        while !pump::send_some_away(&self.sim, self.sim.boot()) {}
+        while !pump::reject_waiters(&self.sim, self.sim.boot()) {}
     }
 
     /// Makes this server the primary.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lock::codec::{SavedHold, SavedLock, read, write};
 use crate::lock::table::Limits;
-use crate::lock::tests::lowered;
+use crate::lock::tests::tuning;
 use crate::lock::types::{LockKey, LockKeyBuf, Mode, Moment, Now, Token};
 use crate::sim::server::inside::Told;
 use crate::sim::single::input::{InFlight, Input, Outcome, Reply, Writes};
@@ -97,7 +97,7 @@ impl World {
 
     /// Lets this happen.
     pub(crate) fn step(&mut self, input: &Input) -> Result<Outcome, String> {
-        lowered::begin_step();
+        tuning::begin_step();
         self.refused.clear();
         let mut out = Outcome::default();
         match *input {

@@ -8,7 +8,7 @@ use crate::lock::deadlock::STEPS_MAX;
 use crate::lock::effect::{Change, Effects, Existing, Record, Step, Task};
 use crate::lock::table::{Acquired, Ask, Candidate, Decision, KeyRef, Limits, Refusal, Release, Table, Wait};
 use crate::lock::tests::legacy::ask;
-use crate::lock::tests::lowered::Lowered;
+use crate::lock::tests::tuning::Lowered;
 use crate::lock::tests::visits;
 use crate::lock::types::{Binding, COUNT_MAX, LockKey, Mode, Moment, Now, Token};
 

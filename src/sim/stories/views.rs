@@ -2,7 +2,7 @@
 
 use crate::lock::effect::{Effects, Event, Existing, LockId, Task};
 use crate::lock::table::{Decision, KeyRef, Limits, Notice, Possession, Refusal, Renewal, Table};
-use crate::lock::tests::lowered::Lowered;
+use crate::lock::tests::tuning::Lowered;
 use crate::lock::types::{Binding, ClientId, Mode, Moment, Token};
 use crate::sim::single::input::{How, Input, Keys, Reply};
 use crate::sim::single::server::{At, Lazy};

@@ -109,9 +109,9 @@ impl World {
     }
 
     fn lets_run(&mut self) {
-        let (is_behind, now) = (self.locks.has_running(), self.now);
+        let (has_backlog, now) = (self.locks.has_running(), self.now);
         let _ = self.locks.let_orphaned_run(now);
-        if !is_behind {
+        if !has_backlog {
             self.own.iter_mut().flatten().filter(|own| own.is_orphaned()).for_each(|own| own.runs(now));
         }
     }
@@ -162,7 +162,7 @@ impl World {
                 };
                 assert_eq!(hold.ends_before(self.now, ms), ends_before, "{own:?}");
             }
-            assert_eq!(self.locks.overflows.bound_to(own.id.index()), own.client, "{own:?}");
+            assert_eq!(self.locks.hold_exts.bound_to(own.id.index()), own.client, "{own:?}");
             assert!(!own.is_orphaned() || self.locks.has_orphaned(), "{own:?}");
         }
         self.locks.check().expect("all is in its place");

@@ -89,7 +89,7 @@ fn ranks_are_those_that_a_walk_over_the_queue_finds() {
                     let old = random.of(&all);
                     let owner = queues.waiter(old).expect("it waits").request.owner.clone();
                     let new = Request { owner, ..request(0, mode, is_reservation) };
-                    queues.take_over(old, new);
+                    queues.replace_waiter(old, new);
                 }
                 _ => {
                     owners += 1;
@@ -153,10 +153,11 @@ fn a_reservation_that_is_asked_for_again_keeps_its_turn_and_one_that_waits_inste
     let entries: Vec<WaiterId> = (0..4).map(|owner| queues.join(PLACE, reserved(owner))).collect();
     let queue = queues.at(PLACE).expect("a queue");
     assert!(set_turns(&mut queues, queue, 2));
-    let (_, first) = queues.take_over(entries[0], reserved(0)).expect("it stands there");
+    let (_, first) = queues.replace_waiter(entries[0], reserved(0)).expect("it stands there");
     assert!(!set_turns(&mut queues, queue, 2), "nobody has a turn that had none before");
     // The first one is granted as soon as it waits on a connection.
-    let (_, first) = queues.take_over(first, request(0, Mode::Limit(2), false)).expect("it stands there");
+    let (_, first) =
+        queues.replace_waiter(first, request(0, Mode::Limit(2), false)).expect("it stands there");
     queues.leave(first);
     assert!(set_turns(&mut queues, queue, 2), "the third one has moved up");
 }
