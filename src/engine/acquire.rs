@@ -1,4 +1,4 @@
-//! LOCK.ACQUIRE and LOCK.MACQUIRE: what a client of a primary asks for, and what a stream or a file says.
+//! LOCK.ACQUIRE and LOCK.MACQUIRE: as requests of clients on a primary, and as facts from a stream or a file.
 
 use super::admission::Admission;
 use super::blocked_clients::Reply;
@@ -13,11 +13,11 @@ use crate::lock::effect::{Answer, Effects, Existing};
 use crate::lock::table::{Acquired, Ask, Block, Granted, KeyRef, Refusal, Table, Wait};
 use crate::lock::types::{Binding, ClientId, Mode, Moment, Now, Token};
 
-/// A client asks for one lock.
+/// Handles a request for one lock.
 #[inline(always)]
 pub fn request_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     let settings = &server.shared().settings;
-    // Most requests: granted at once, or decided like any other.
+    // The common case: granted at once, or decided by [`acquire`].
     if let Some((owner, lease_ms)) = acquire::plain(args, &settings.bounds())
         && !server.shared().holds_back.is_set()
         && !refuses_for_eviction(server)
@@ -27,7 +27,7 @@ pub fn request_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name
     request_any(server, name, args);
 }
 
-/// Answers an owner that asks for nothing but the exclusive lock, at once.
+/// Answers at once an owner that asks only for an exclusive lock.
 #[inline(always)]
 fn acquire_plain<S: Server>(server: &S, name: S::Name<'_>, owner: &[u8], lease_ms: u64) {
     let client = server.client();
@@ -57,7 +57,7 @@ fn acquire_plain<S: Server>(server: &S, name: S::Name<'_>, owner: &[u8], lease_m
     }
 }
 
-/// Answers such a request where that takes more than a short look at the key, which is open already.
+/// Answers such a request if a glance at its open key was not enough.
 #[inline(never)]
 fn acquire_opened<'a, S: Server>(
     server: &'a S,
@@ -89,7 +89,7 @@ fn request_any<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     acquire(server, name, &request, None);
 }
 
-/// `opened`: the key, if it is open already.
+/// Handles a request. `opened` is its key, if that is open already.
 fn acquire<'a, S: Server>(
     server: &'a S,
     name: S::Name<'_>,
@@ -108,7 +108,7 @@ fn acquire<'a, S: Server>(
     }
     let cannot_confirm = confirm::is_impossible(server);
     let mut is_parked = false;
-    // A waiter is given its client before anything is published: a listener may free the lock.
+    // A waiter is recorded before anything is published, because a listener may release the lock.
     let park = |reply: &Acquired| {
         if let Acquired::Waiting(waiter) = *reply {
             is_parked = replies::park(server, waiter);
@@ -142,7 +142,7 @@ fn acquire<'a, S: Server>(
     reply_acquired(server, &[name], reply, minted_owner, is_parked);
 }
 
-/// Makes the client wait until enough replicas have the grant, and replies then.
+/// Blocks the client until enough replicas have acknowledged the grant.
 #[cold]
 fn hold_back<S: Server>(
     server: &S,
@@ -178,7 +178,7 @@ fn reply_acquired<S: Server>(
     }
 }
 
-/// A request for these locks was not granted at once.
+/// Answers or blocks a client whose request was not granted at once.
 #[cold]
 fn note_contended<S: Server>(server: &S, names: &[S::Name<'_>]) {
     let _ = server.with(|state| {
@@ -215,7 +215,7 @@ fn reply_otherwise<S: Server>(
             }
             server.reply(Part::Integer(token.get()));
         }
-        // It is answered later.
+        // The client is answered later.
         Some(Acquired::Waiting(_)) if is_parked => {}
         Some(Acquired::Waiting(waiter)) => {
             let _ = schedule::after(server, |state| state.table.leave(waiter));
@@ -224,19 +224,19 @@ fn reply_otherwise<S: Server>(
     }
 }
 
-/// The connection as one that a hold can be bound to, where that matters.
+/// Returns the connection if holds can be bound to it and a setting or option needs that.
 #[inline]
 pub fn bind_to<S: Server>(server: &S, client: Option<ClientId>, is_asked: bool) -> Option<ClientId> {
     if is_asked { own_connection(server, client) } else { None }
 }
 
-/// The connection if it is a client's own.
+/// Returns the connection if it is a client's own.
 #[cold]
 fn own_connection<S: Server>(server: &S, client: Option<ClientId>) -> Option<ClientId> {
     client.filter(|&client| !server.flags().is_script && server.is_connected(client))
 }
 
-/// The way in which a request waits. `None`: where its client cannot be blocked it does not.
+/// Returns how a request waits; `None` if its client cannot be blocked.
 fn wait_until<S: Server>(server: &S, now: Moment, client: Option<ClientId>, wait: WaitFor) -> Option<Wait> {
     match wait {
         WaitFor::Queue(ms) => Some(Wait::Reservation { until: now.plus_ms(ms) }),
@@ -246,7 +246,7 @@ fn wait_until<S: Server>(server: &S, now: Moment, client: Option<ClientId>, wait
     }
 }
 
-/// A stream or a file says that an owner acquired one lock.
+/// Applies a grant of one lock from a stream or a file.
 #[inline(never)]
 pub fn apply_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     match acquire::parse(args, &Bounds::WIDEST) {
@@ -258,7 +258,7 @@ pub fn apply_acquire<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'
     }
 }
 
-/// A client asks for several locks.
+/// Handles a request for several locks.
 pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
     let settings = &server.shared().settings;
     let (names, request) = match macquire::parse(args, &settings.bounds()) {
@@ -323,7 +323,7 @@ pub fn request_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
     reply_acquired(server, names, reply, minted_owner, is_parked);
 }
 
-/// A stream or a file says that an owner acquired several locks.
+/// Applies a grant of several locks from a stream or a file.
 pub fn apply_several<S: Server>(server: &S, args: &[S::Name<'_>]) {
     let Ok((names, Acquire { owner: Some(owner), lease_ms, mode, is_reentrant, binding, .. })) =
         macquire::parse(args, &Bounds::WIDEST)

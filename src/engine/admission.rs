@@ -1,8 +1,7 @@
-//! Whether a client that waits may be granted a lock now.
+//! Decides whether a waiting client may be granted a lock now.
 //!
-//! A grant out of the queue passes none of the server's own checks for commands, so they are made here (CONTRACT 4).
-//! They ask for the user's rights, whether the server refuses writes, and whether the settings still allow the
-//! request.
+//! A grant from the queue bypasses the server's own checks of a command, so they are made here (CONTRACT 4). They
+//! cover the user's rights, whether the server refuses writes, and whether the settings still allow the request.
 
 use super::confirm;
 use super::server::Server;
@@ -12,22 +11,22 @@ use crate::lock::table::{Candidate, Decision, NO_PERMISSION, NO_PERMISSION_FOR_S
 /// The checks of one step or of one run of the pump.
 pub struct Admission<'a, S: Server> {
     server: &'a S,
-    /// True if the server refuses writes; asked once, when it first matters.
+    /// True if the server refuses writes. Asked once, when first needed.
     refuses_writes: Option<bool>,
-    /// True if no grant could be confirmed. Known beforehand: within a step nobody can look at the replicas.
+    /// True if no grant could be confirmed. Determined in advance, because a step cannot look at the replicas.
     cannot_confirm: bool,
-    /// The number of grants that were asked about.
+    /// The number of grants checked.
     asked: usize,
 }
 
 impl<'a, S: Server> Admission<'a, S> {
-    /// Within a write command: the server has let it pass, so it does not refuse writes.
+    /// For a write command: the server accepted it, so it does not refuse writes.
     #[inline]
     pub fn of_command(server: &'a S) -> Self {
         Self { server, refuses_writes: Some(false), cannot_confirm: confirm::is_impossible(server), asked: 0 }
     }
 
-    /// Outside of commands.
+    /// For a run of the pump.
     pub fn of_pump(server: &'a S) -> Self {
         Self { server, refuses_writes: None, cannot_confirm: confirm::is_impossible(server), asked: 0 }
     }
@@ -43,12 +42,12 @@ impl<'a, S: Server> Admission<'a, S> {
         *self.refuses_writes.get_or_insert_with(|| server.refuses_writes())
     }
 
-    /// The number of grants that were asked about so far.
+    /// Returns the number of grants checked.
     pub const fn asked(&self) -> usize {
         self.asked
     }
 
-    /// Asks about one grant.
+    /// Checks one grant.
     pub fn admit(&mut self, who: Candidate<'_>) -> Decision {
         self.asked += 1;
         if self.is_closed() {
@@ -64,7 +63,7 @@ impl<'a, S: Server> Admission<'a, S> {
         }
     }
 
-    /// Why nothing of the kind is granted any more: it was asked for before the settings were what they are.
+    /// Returns why a waiter queued under older settings is now refused.
     fn policy_violation(
         &self,
         Candidate { lease_ms, is_keepalive, is_reentrant, .. }: Candidate<'_>,

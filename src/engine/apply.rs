@@ -1,5 +1,5 @@
-//! Carries out the outcome of a step, in one fixed order: the key, all records for replicas and files, then the rest.
-//! Events and answers go out in the order in which the step made them. `State::after_step` sets the alarm before that.
+//! Applies the outcome of a step in one fixed order: the key, all records for replicas and files, then the rest.
+//! Events and answers go out in the order of the step. `State::after_step` sets the alarm before that.
 
 use super::blocked_clients::Reply;
 use super::server::{Fact, Key, Server};
@@ -7,9 +7,9 @@ use super::{confirm, outbox, replies};
 use crate::lock::effect::{Answer, Change, Effect, Effects, Existing, LockId, Record, Step, WaiterId};
 use crate::lock::types::{ClientId, Mode};
 
-/// Carries out a step and its effects on an open key.
+/// Applies a step and its effects to an open key.
 ///
-/// The key is closed before anything is published: a listener may use it.
+/// The key is closed before anything is published, because a listener may use it.
 #[inline(always)]
 pub fn carry_out<S: Server, R>(
     server: &S,
@@ -26,7 +26,7 @@ pub fn carry_out<S: Server, R>(
     announce(server, name, step.record, fx);
 }
 
-/// The key lives until the same millisecond here and wherever that is told.
+/// Sets the expiry of the key to the same millisecond here and on replicas.
 #[cold]
 fn set_and_replicate_pexpireat<S: Server>(
     server: &S,
@@ -42,14 +42,14 @@ fn set_and_replicate_pexpireat<S: Server>(
     announce(server, name, Record::Nothing, fx);
 }
 
-/// The fate of the key.
+/// Applies the change of the key.
 #[inline(always)]
 pub fn change<S: Server>(server: &S, key: S::Key<'_>, existing: Existing, change: Change) {
     match change {
         Change::Nothing => {}
         Change::Signalled | Change::Touched => key.touch(),
         Change::Renewed => {
-            // The time to live that a user gave to the hold before is not the new one's.
+            // A new hold does not inherit a time to live that a user gave to the previous one.
             key.persist();
             key.touch();
         }
@@ -59,7 +59,7 @@ pub fn change<S: Server>(server: &S, key: S::Key<'_>, existing: Existing, change
             server.shared().note_stored();
         }
         Change::Deleted => match existing {
-            // Its lock is nobody's any more; what the server would tell us about it is known.
+            // The lock has no holder any more, so the server's notice of the deletion says nothing new.
             Existing::Lock(lock) => server.shared().let_go(lock, || key.delete()),
             _ => key.delete(),
         },
@@ -67,7 +67,7 @@ pub fn change<S: Server>(server: &S, key: S::Key<'_>, existing: Existing, change
     drop(key);
 }
 
-/// The records and events of it.
+/// Writes the records of the step, and publishes its events.
 #[inline(always)]
 pub fn announce<S: Server>(server: &S, name: S::Name<'_>, first: Record, mut fx: Effects) {
     replicate(server, name, first);
@@ -82,7 +82,7 @@ pub fn announce<S: Server>(server: &S, name: S::Name<'_>, first: Record, mut fx:
     }
 }
 
-/// The record of it for replicas and files.
+/// Writes the step's own record for replicas and files.
 #[inline(always)]
 pub fn replicate<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
     match record {
@@ -96,7 +96,7 @@ pub fn replicate<S: Server>(server: &S, name: S::Name<'_>, record: Record) {
     }
 }
 
-/// The moment `ms` milliseconds from now on the wall clock, in milliseconds: the server counts the life of keys by it.
+/// Returns the wall clock in `ms` milliseconds, in milliseconds. The server expires keys by that clock.
 fn wall_ms_in<S: Server>(server: &S, ms: u64) -> u64 {
     (server.wall_us() / 1_000).saturating_add(ms)
 }
@@ -113,7 +113,7 @@ fn replicate_hold<S: Server>(server: &S, name: S::Name<'_>, hold: LockId, list: 
     }
 }
 
-/// Carries out effects alone, and gives the buffer back.
+/// Applies effects without a key, and gives the buffer back.
 pub fn effects<S: Server>(server: &S, name: Option<S::Name<'_>>, mut fx: Effects) {
     if let (Some(event), Some(name)) = (fx.take_first(), name) {
         outbox::publish(server, name, event);
@@ -125,7 +125,7 @@ pub fn effects<S: Server>(server: &S, name: Option<S::Name<'_>>, mut fx: Effects
                     outbox::publish(server, name, event);
                 }
             }
-            // Told before.
+            // Replicated already.
             Effect::Replicate(_) => {}
             Effect::Answer { waiter, client, answer } => send(server, waiter, client, answer),
         }
@@ -133,7 +133,7 @@ pub fn effects<S: Server>(server: &S, name: Option<S::Name<'_>>, mut fx: Effects
     let _ = server.with(|state| state.fx = fx);
 }
 
-/// Answers a waiter: if it was granted what it waited for and that has to be confirmed, when enough replicas have it.
+/// Answers a waiter, or lets it wait for replicas if its grant must be confirmed.
 fn send<S: Server>(server: &S, waiter: WaiterId, id: ClientId, answer: Answer) {
     if let Some(blocked) = server.with(|state| state.clients.take_waiter(waiter)).flatten() {
         if server.shared().holds_back.is_set() {
@@ -144,7 +144,7 @@ fn send<S: Server>(server: &S, waiter: WaiterId, id: ClientId, answer: Answer) {
     }
 }
 
-/// Takes effects that belong to no key out of a step of the table, and carries them out.
+/// Runs a step of the table that concerns no key, and applies its effects.
 pub fn effects_of<S: Server>(server: &S, step: impl FnOnce(&mut crate::lock::table::Table, &mut Effects)) {
     let fx = server.with(|state| {
         let mut fx = std::mem::take(&mut state.fx);

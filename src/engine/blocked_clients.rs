@@ -1,12 +1,12 @@
-//! Clients that are blocked: one entry each, in one stage, until the server has let go of it.
+//! Blocked clients: one entry each, in one stage, until the server has released it.
 //!
-//! A client waits in a queue; then perhaps for replicas. Then it may wait for its turn to be answered, and at last
-//! until the server has sent the answer. Whatever ends that, [`Clients::remove`] is the one way out.
+//! A client waits in a queue, then perhaps for replicas, then perhaps for its turn to be answered, and finally for
+//! the server to send the answer. Whatever ends that, [`Clients::remove`] is the one way out.
 //!
-//! Replies are paced: no turn of the event loop answers more clients than it can in a few milliseconds. What is
-//! decided is decided at once: the holds are there, replicas and files know them. But sending a reply costs the
-//! server some three times what a grant costs us, and it sends every queued reply before it reads another command. So
-//! it gets some replies at a time, first come first, and the pump gives it more in the next turn.
+//! Replies are paced: a turn of the event loop answers only as many clients as it can in a few milliseconds.
+//! Decisions are not delayed: the holds exist, and replicas and files have them. But sending a reply costs the server
+//! about three times what a grant costs us, and it sends all queued replies before it reads the next command. So the
+//! pump hands it some replies in each turn, first come first served.
 
 use crate::lock::tuning::Bound;
 use std::collections::VecDeque;
@@ -19,23 +19,23 @@ use crate::lock::confirm::WaitId;
 use crate::lock::effect::{Answer, WaiterId};
 use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Token};
 
-/// The number of clients that are answered in one turn of the event loop.
+/// The most clients that one turn of the event loop answers.
 pub(crate) const REPLIES_PER_TURN: Bound = Bound::of(128, 3);
 
-/// For how many clients room is kept after a storm.
+/// The number of clients for which memory is kept after a storm.
 const KEPT: Bound = Bound::of(64, 4);
 
 /// The answer to a blocked client.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// The end of its wait in a queue.
+    /// The outcome of its wait in a queue.
     Answer(Answer),
-    /// Its lease is as long as it asked for, of this hold.
+    /// A renewal of this hold succeeded.
     Renewed(Option<(LockKeyBuf, Token)>),
 }
 
 impl Reply {
-    /// The answer to a client instead, when replicas have not confirmed its grant.
+    /// Returns the answer to send instead if replicas did not confirm the grant.
     #[must_use]
     pub const fn unconfirmed(&self) -> Self {
         let reason = if matches!(self, Self::Renewed(_)) { RENEWAL_UNCONFIRMED } else { GRANT_UNCONFIRMED };
@@ -64,13 +64,13 @@ impl Reply {
 /// The stage of a blocked client.
 #[derive(Debug)]
 pub enum Stage {
-    /// It waits in a queue.
+    /// Waits in a queue.
     InQueue(WaiterId),
-    /// It waits for replicas, and is then answered this.
+    /// Waits for replicas, and then gets this reply.
     Confirming(WaitId, Reply),
-    /// It is answered this when its turn comes.
+    /// Waits for its turn to get this reply.
     Paced(Reply),
-    /// It was answered, and the server has not sent it yet.
+    /// Answered; the server has not sent the reply yet.
     Answered,
 }
 
@@ -81,20 +81,20 @@ pub struct Client {
     pub id: ClientId,
     /// Its stage.
     pub stage: Stage,
-    /// Its number among those that come in order.
+    /// Its number in the order of replies.
     number: u64,
 }
 
-/// All clients that are blocked. See the [module](self).
+/// All blocked clients. See the [module](self).
 #[derive(Debug)]
 pub struct Clients<B> {
     all: HashMap<B, Client>,
     in_queue: HashMap<WaiterId, B>,
     confirming: HashMap<WaitId, B>,
-    /// In the order in which they are answered, with the numbers that tell them from those who came later by the same
-    /// handle. Some have gone.
+    /// Clients to answer, in order, with the numbers that distinguish clients which used the same handle one after
+    /// the other. Some of them may have left.
     paced: VecDeque<(B, u64)>,
-    /// The number of those that have not gone.
+    /// The number of those that have not left.
     paced_len: usize,
     answered: usize,
     last_number: u64,
@@ -115,26 +115,26 @@ impl<B> Default for Clients<B> {
 }
 
 impl<B: Copy + Eq + Hash> Clients<B> {
-    /// Notes that this client waits in a queue.
+    /// Records that this client waits in a queue.
     pub fn wait_in_queue(&mut self, blocked: B, id: ClientId, waiter: WaiterId) {
         self.in_queue.insert(waiter, blocked);
         self.insert(blocked, id, Stage::InQueue(waiter));
     }
 
-    /// Notes that this client waits for replicas.
+    /// Records that this client waits for replicas.
     pub fn wait_for_replicas(&mut self, blocked: B, id: ClientId, wait: WaitId, reply: Reply) {
         self.confirming.insert(wait, blocked);
         self.insert(blocked, id, Stage::Confirming(wait, reply));
     }
 
-    /// Notes that this client will be answered in its turn.
+    /// Records that this client will be answered in its turn.
     pub fn wait_for_turn(&mut self, blocked: B, id: ClientId, reply: Reply) {
         let number = self.insert(blocked, id, Stage::Paced(reply));
         self.paced.push_back((blocked, number));
         self.paced_len += 1;
     }
 
-    /// Notes that this client was answered.
+    /// Records that this client was answered.
     pub fn note_answered(&mut self, blocked: B, id: ClientId) {
         self.answered += 1;
         self.insert(blocked, id, Stage::Answered);
@@ -148,7 +148,7 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         number
     }
 
-    /// The one way out: whatever ended its wait.
+    /// Removes a client, whatever ended its wait. The one way out.
     pub fn remove(&mut self, blocked: B) -> Option<Client> {
         let client = self.all.remove(&blocked)?;
         match client.stage {
@@ -160,13 +160,13 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         Some(client)
     }
 
-    /// Takes out the client that waits in a queue as this waiter.
+    /// Removes the client that waits in a queue as this waiter.
     pub fn take_waiter(&mut self, waiter: WaiterId) -> Option<B> {
         let blocked = *self.in_queue.get(&waiter)?;
         self.remove(blocked).map(|_| blocked)
     }
 
-    /// Takes out the client that waits for replicas by this number.
+    /// Removes the client that waits for replicas by this number.
     pub fn take_confirming(&mut self, wait: WaitId) -> Option<(B, ClientId, Reply)> {
         let blocked = *self.confirming.get(&wait)?;
         match self.remove(blocked)? {
@@ -175,7 +175,7 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         }
     }
 
-    /// SlotOwner turn it is to be answered.
+    /// Removes the next client to be answered.
     pub fn take_paced(&mut self) -> Option<(B, ClientId, Reply)> {
         while let Some((blocked, number)) = self.paced.pop_front() {
             if self.all.get(&blocked).is_none_or(|client| client.number != number) {
@@ -188,19 +188,20 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         None
     }
 
-    /// Returns true if somebody waits for its turn to be answered.
+    /// Returns true if a client waits for its turn to be answered.
     #[must_use]
     pub const fn has_paced(&self) -> bool {
         self.paced_len > 0
     }
 
-    /// The number of clients that may still be answered in this turn of the event loop.
+    /// Returns how many clients may still be answered in this turn of the event loop.
     #[must_use]
     pub fn room(&self) -> usize {
         REPLIES_PER_TURN.get().saturating_sub(self.answered)
     }
 
-    /// How many clients can be answered in this turn that have not waited for a turn yet: they pass no client that has.
+    /// Returns how many clients that have not waited for a turn may be answered in this one. They overtake no client
+    /// that has.
     #[must_use]
     pub fn room_behind_others(&self) -> usize {
         if self.has_paced() { 0 } else { self.room() }
@@ -218,7 +219,7 @@ impl<B: Copy + Eq + Hash> Clients<B> {
         self.all.len()
     }
 
-    /// Gives back the memory of a storm of clients, but for room for a few.
+    /// Frees the memory of a storm of clients, except for a few.
     pub fn give_back_memory(&mut self) {
         if self.all.is_empty() && self.capacity() > KEPT.get() {
             *self = Self { last_number: self.last_number, ..Self::default() };

@@ -1,8 +1,8 @@
 //! One short function for each command.
 //!
-//! A command comes in one of three ways. A client of a primary requests. A primary's stream or a file brings a fact:
-//! it is applied without a question. A client of a replica that may be written to is refused: a replica decides
-//! nothing.
+//! A command has one of three sources. From a client of a primary, it is a request. From a primary's stream or a
+//! file, it is a fact, and applied as it is. From a client of a writable replica, it is refused, because a replica
+//! decides nothing.
 
 use super::acquire::{self, bind_to};
 use super::admission::Admission;
@@ -23,14 +23,14 @@ pub enum CommandSource {
     Request,
     /// From a primary or a file.
     Fact,
-    /// The sources that are refused.
+    /// From a client of a server that does not decide.
     Refused,
 }
 
-/// The source of the running command.
+/// Returns the source of the running command.
 #[inline(always)]
 pub fn command_source<S: Server>(server: &S) -> CommandSource {
-    // The usual case, known beforehand.
+    // The common case, known in advance.
     if server.shared().hears_clients_only() { CommandSource::Request } else { source_by_flags(server) }
 }
 
@@ -43,7 +43,7 @@ fn source_by_flags<S: Server>(server: &S) -> CommandSource {
     } else if flags.decides() {
         CommandSource::Request
     } else {
-        // Of a replica, or of a server that is about to serve another data set.
+        // On a replica, or on a server that is about to serve another data set.
         CommandSource::Refused
     }
 }
@@ -86,7 +86,8 @@ pub fn renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     }
 }
 
-/// LOCK.APPLY: of the module itself with nothing but a key it does nothing, and the answer is whether the server would.
+/// LOCK.APPLY. With only a key, called by the module itself, it does nothing: the reply shows whether the server
+/// would run it.
 pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     if args.is_empty() && server.client().is_none_or(|client| !server.is_connected(client)) {
         return server.reply(Part::Ok);
@@ -96,7 +97,7 @@ pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_
     if !flags.is_fact {
         return server.reply(Part::Error(error::INTERNAL));
     }
-    // A server that decides is told of a hold only if that moves here with its slot (Valkey): it has begun elsewhere.
+    // A primary accepts a hold only if it arrives with its slot (Valkey): it began elsewhere.
     let arrives = flags.decides();
     let Some(record) = internal::parse_apply(args) else {
         return server.reply(Part::Error(error::BAD_RECORD));
@@ -117,7 +118,7 @@ pub fn apply_record<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_
     });
 }
 
-/// LOCK.TICK: without arguments it does nothing, and the answer is whether the server would.
+/// LOCK.TICK. Without arguments, it does nothing: the reply shows whether the server would run it.
 pub fn tick<S: Server>(server: &S, numbers: &[S::Name<'_>]) {
     if numbers.is_empty() {
         return server.reply(Part::Ok);
@@ -155,7 +156,7 @@ pub fn fence<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     }
 }
 
-/// LOCK.EXEC: the command to run now; `None`: it was replied why none is.
+/// LOCK.EXEC. Returns the command to run; `None` if the client was told why it may not run.
 pub fn exec<'a, S: Server>(
     server: &S,
     name: S::Name<'a>,
@@ -163,7 +164,7 @@ pub fn exec<'a, S: Server>(
 ) -> Option<&'a [S::Name<'a>]> {
     match command_source(server) {
         CommandSource::Request => {}
-        // What travels is what the command did.
+        // The command's own effects are replicated, not this call.
         CommandSource::Fact => {
             server.reply(Part::Error(error::BAD_RECORD));
             return None;
@@ -185,7 +186,7 @@ pub fn exec<'a, S: Server>(
         return None;
     }
     let now = server.boot();
-    // Opened for writing, though nothing is written: that counts neither as a hit nor as a miss.
+    // Opened for writing, though nothing is written, so that it counts neither as a hit nor as a miss.
     let key = server.open(name, To::Write);
     let existing = legacy::find(server, &key, None);
     drop(key);
@@ -201,7 +202,7 @@ pub fn exec<'a, S: Server>(
     None
 }
 
-/// Why a command cannot run beside this lock: in a cluster its keys have to be where the lock is.
+/// Returns why a command cannot run together with this lock: in a cluster, its keys must be in the lock's slot.
 fn refusal_of_keys<'a, S: Server>(
     server: &S,
     lock: S::Name<'a>,
@@ -250,7 +251,7 @@ fn release_opened<'a, S: Server>(
 ) {
     let decide = |table: &mut Table, now, existing, admission: &mut Admission<'_, S>, fx: &mut Effects| {
         let admission: crate::lock::table::Admission<'_> = &mut |who| admission.admit(who);
-        // Where it is matters only to those who wait.
+        // The position matters only to waiters.
         let lock_key =
             if table.waiters() == 0 { LockKey { db: 0, name: &[] } } else { server.lock_key(name) };
         table.release(now, KeyRef { lock_key, existing }, request, admission, fx)
@@ -308,7 +309,7 @@ fn request_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>])
     }
 }
 
-/// A token from outside must not run away with the clock of tokens (G14).
+/// Refuses a token from outside that would push the clock of tokens too far ahead (G14).
 #[cold]
 fn is_too_far_ahead<S: Server>(server: &S, raise: Token) -> Option<Invalid> {
     let now = server.now();
@@ -332,7 +333,7 @@ fn apply_renew<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     apply(server, name, |table, now, key_ref, _| table.apply_renew(now, key_ref, &renewal));
 }
 
-/// 1, 0, or that the key holds something else.
+/// Replies 1, 0, or the error for a value of another type.
 #[inline(always)]
 fn reply_truth<S: Server>(server: &S, truth: Option<Option<bool>>) {
     match truth {

@@ -1,8 +1,8 @@
-//! Grants and renewals that are answered when replicas have them: see `src/lock/confirm.rs`.
+//! Grants and renewals that are answered once replicas have acknowledged them: see `src/lock/confirm.rs`.
 //!
-//! A step is carried out at once, and its record goes into the stream with it. Its client is blocked, and before the
-//! server's event loop sleeps next, what the stream has come to is noted and the replicas are asked how far they are.
-//! While anybody waits, each turn of the loop looks at what they said. `WAIT` would do none of that for a module.
+//! A step is applied at once, and its record goes into the stream. Its client is blocked. Before the event loop
+//! sleeps next, the engine notes the stream's offset and asks the replicas for theirs. While any client waits, each
+//! turn of the loop reads what they have acknowledged. A module cannot use `WAIT` for this.
 
 use super::blocked_clients::{REPLIES_PER_TURN, Reply};
 use super::flags::Level;
@@ -15,7 +15,7 @@ use crate::lock::confirm::{Rule, Seen, Verdict};
 use crate::lock::effect::Answer;
 use crate::lock::types::{Binding, ClientId, Moment};
 
-/// Begins to keep confirmations. Once, at load.
+/// Starts to keep confirmations. Called once, at load.
 pub fn start<S: Server>(server: &S) {
     let now = server.boot();
     let _ = server.with(|state| state.confirm.all.begin(now));
@@ -24,7 +24,7 @@ pub fn start<S: Server>(server: &S) {
     }
 }
 
-/// Begins to confirm grants: this server decides from here on. It may have replicas of its own already.
+/// Starts to confirm grants, as this server decides now. It may have replicas of its own already.
 pub fn promoted<S: Server>(server: &S) {
     let now = server.boot();
     let _ = server.with(|state| state.confirm.all.begin(now));
@@ -33,8 +33,8 @@ pub fn promoted<S: Server>(server: &S) {
     }
 }
 
-/// Looks which replicas there are, if that matters and nobody else does it. Once a second: should a change ever not be
-/// told, it is noticed all the same.
+/// Reads the connected replicas, if that matters and nothing else does. Called once a second, in case an event was
+/// missed.
 pub fn look_again<S: Server>(server: &S) {
     const EVERY_MS: u64 = 1_000;
     let now = server.boot();
@@ -57,14 +57,14 @@ pub fn look_again<S: Server>(server: &S) {
     }
 }
 
-/// Another server decides from here on: clients that wait for replicas of this one wait in vain. What they were granted
-/// is the new primary's to keep or to end. Some are answered at once, the others by the pump.
+/// Ends all waits for replicas, because another server decides now: the new primary keeps or ends what they were
+/// granted. Answers some clients at once; the pump answers the others.
 pub fn demoted<S: Server>(server: &S) {
     let _ = server.with(|state| state.confirm.all.drop_all());
     reject_waiters(server);
 }
 
-/// Tells some of those who waited for replicas when this server stopped deciding. `false`: there are more.
+/// Answers some clients that waited for replicas when this server stopped deciding. Returns false if there are more.
 pub fn reject_waiters<S: Server>(server: &S) -> bool {
     for _ in 0..REPLIES_PER_TURN.get() {
         let next = server.with(|state| {
@@ -82,8 +82,7 @@ pub fn reject_waiters<S: Server>(server: &S) -> bool {
     server.with(|state| state.confirm.all.has_gone()) != Some(true)
 }
 
-/// The settings say so from here on. `is_loaded` is false while the module is being loaded: then [`start`] does the
-/// rest.
+/// Applies the setting. `is_loaded` is false while the module is being loaded; [`start`] then does the rest.
 pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
     let is_new = server.with(|state| {
         let was = std::mem::replace(&mut state.confirm.rule, rule);
@@ -106,8 +105,8 @@ pub fn set<S: Server>(server: &S, rule: Option<Rule>, is_loaded: bool) {
     warn_of_too_many(server);
 }
 
-/// Subscribes to the turns of the server's event loop, and to replicas that come and go. It costs every turn a little,
-/// so it begins when it is first needed.
+/// Subscribes to turns of the event loop, and to replicas that connect and disconnect. Every turn then costs a little
+/// more, so this starts when it is first needed.
 fn listen<S: Server>(server: &S) {
     let is_heard = &server.shared().hears_replicas;
     if !is_heard.set(true) && !server.listen(Topic::Replicas) {
@@ -116,8 +115,8 @@ fn listen<S: Server>(server: &S) {
     }
 }
 
-/// Why a grant to this client can never be confirmed. Before anything is done. Whether replicas could confirm it now is
-/// looked at by the core.
+/// Returns why a grant to this client can never be confirmed, before anything is done. Whether replicas could confirm
+/// it now is up to the core.
 #[cold]
 pub fn refusal_of_grant<S: Server>(server: &S, binding: Binding, is_reentrant: bool) -> Option<&'static str> {
     if let Some(reason) = refusal_of_options(server, binding.is_keepalive, is_reentrant) {
@@ -126,12 +125,12 @@ pub fn refusal_of_grant<S: Server>(server: &S, binding: Binding, is_reentrant: b
     cannot_wait(server).then_some(CANNOT_WAIT)
 }
 
-/// Returns true if what this client is granted has to be confirmed, and it cannot wait for that.
+/// Returns true if a grant to this client must be confirmed, but the client cannot be blocked.
 fn cannot_wait<S: Server>(server: &S) -> bool {
     server.shared().settings.confirms() && !replies::can_block(server)
 }
 
-/// Why a request with these options cannot be confirmed: a lease that stands still, a count.
+/// Returns why a request with these options cannot be confirmed: a paused lease, or a count.
 pub fn refusal_of_options<S: Server>(
     server: &S,
     is_keepalive: bool,
@@ -145,7 +144,7 @@ pub fn refusal_of_options<S: Server>(
     }
 }
 
-/// Why a renewal by this client can never be confirmed, or not now.
+/// Returns why a renewal by this client cannot be confirmed, or not now.
 #[cold]
 pub fn refusal_of_renewal<S: Server>(server: &S, raises: bool) -> Option<&'static str> {
     if raises && server.shared().settings.confirms() {
@@ -154,7 +153,7 @@ pub fn refusal_of_renewal<S: Server>(server: &S, raises: bool) -> Option<&'stati
     if cannot_wait(server) { Some(CANNOT_WAIT) } else { is_impossible(server).then_some(CANNOT_CONFIRM) }
 }
 
-/// Returns true if no grant could be confirmed now.
+/// Returns true if no grant can be confirmed now.
 #[inline]
 pub fn is_impossible<S: Server>(server: &S) -> bool {
     server.shared().holds_back.is_set() && lacks_replicas(server)
@@ -168,8 +167,8 @@ fn lacks_replicas<S: Server>(server: &S) -> bool {
     can != Some(true)
 }
 
-/// Answers the client of the running command when enough replicas have what was done for it. It asked for a lease of
-/// `lease_ms`: nobody waits for longer than that, because a client that is told of a hold shall have it.
+/// Answers the client of the running command once enough replicas have acknowledged its step. It waits for its lease
+/// of `lease_ms` at most, because a hold that is reported must still be held.
 #[cold]
 pub fn hold_back<S: Server>(server: &S, reply: Reply, lease_ms: u64) {
     let id = server.client().unwrap_or(ClientId(0));
@@ -180,7 +179,7 @@ pub fn hold_back<S: Server>(server: &S, reply: Reply, lease_ms: u64) {
     replies::reply(server, Some(&reply.unconfirmed()));
 }
 
-/// Answers a client that waited in a queue: if it was granted what it waited for, when enough replicas have it.
+/// Answers a client that waited in a queue; if it was granted the lock, once enough replicas have acknowledged that.
 #[cold]
 pub fn hold_back_waiter<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, answer: Answer) {
     if let Answer::Granted { token, .. } = answer {
@@ -213,7 +212,7 @@ fn pend<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, reply: Reply, 
     }
 }
 
-/// A replica came or went.
+/// Handles a replica that connected or disconnected.
 pub fn replica_changed<S: Server>(server: &S) {
     let has_missed = &server.shared().has_missed_replica;
     has_missed.set(true);
@@ -222,11 +221,11 @@ pub fn replica_changed<S: Server>(server: &S) {
         has_missed.set(false);
     }
     warn_of_too_many(server);
-    // Requests that could not be granted may be now.
+    // Requests that could not be granted may be grantable now.
     let _ = schedule::after(server, |_| ());
 }
 
-/// Looks which replicas there are, and how far. Returns what the stream has come to.
+/// Reads the replicas and their offsets. Returns the offset of the stream.
 fn look<S: Server>(server: &S) -> Option<u64> {
     if server.shared().has_missed_replica.set(false) {
         let _ = server.with(|state| state.confirm.all.forget_replicas());
@@ -236,7 +235,7 @@ fn look<S: Server>(server: &S) -> Option<u64> {
     seen.map(|(offset, _)| offset)
 }
 
-/// Takes note of the replicas that there are. A server that is no primary has none.
+/// Records the connected replicas. A server that is no primary has none.
 fn see<S: Server>(server: &S, seen: Option<&(u64, Vec<Seen>)>) -> bool {
     let now = server.boot();
     let replicas = seen.map_or(&[][..], |(_, replicas)| replicas);
@@ -248,7 +247,7 @@ fn see<S: Server>(server: &S, seen: Option<&(u64, Vec<Seen>)>) -> bool {
     seen.is_some()
 }
 
-/// Does what has to be done before the event loop sleeps.
+/// Runs before the event loop sleeps.
 pub fn turn<S: Server>(server: &S) {
     if !server.shared().hears_replicas.is_set() {
         return;
@@ -264,10 +263,10 @@ pub fn turn<S: Server>(server: &S) {
             confirm.all.sent(offset);
             confirm.must_ask = true;
         }
-        // A question is nobody's key: it must not go out while slots leave as a whole.
+        // The question to replicas belongs to no key: it must not go out while whole slots are leaving.
         confirm.must_ask && state.pump.moves == 0
     });
-    // Without being asked they say so once a second. Nothing is asked while the server promised that nothing is
+    // Replicas report once a second without being asked. Nothing is asked while the server has promised not to write.
     // written.
     if must_ask == Some(true) && !server.is_paused() {
         server.ask_replicas();
@@ -276,7 +275,7 @@ pub fn turn<S: Server>(server: &S) {
     answer_over(server);
 }
 
-/// Answers those who know now what becomes of them. What nobody is told of the pump revokes.
+/// Answers the clients whose outcome is known. The pump revokes holds that are not reported to their owners.
 fn answer_over<S: Server>(server: &S) {
     let now = server.boot();
     let over = server.with(|state| {
@@ -305,8 +304,8 @@ fn answer_over<S: Server>(server: &S) {
         over
     });
     let over = over.unwrap_or_default();
-    // The pump is asked for only where there is something new for it: asked for in each turn, it would go round and
-    // round while nothing is written.
+    // Requests a run of the pump only if it has something new to do. Otherwise it would run in every turn while
+    // nothing may be written.
     let has_failed = over.iter().any(|(.., verdict)| *verdict == Verdict::Failed);
     for (blocked, id, reply, _) in over {
         replies::answer(server, blocked, id, reply);
@@ -316,21 +315,21 @@ fn answer_over<S: Server>(server: &S) {
     }
 }
 
-/// The number of connected replicas beyond the group.
+/// Returns the number of connected replicas beyond the group.
 pub fn replicas_too_many<S: Server>(server: &S, now: Moment) -> u64 {
     let settings = &server.shared().settings;
     let nodes = server.with(|state| {
         let (replicas, _) = state.confirm.all.replicas(now, 0);
         replicas as u64 + 1
     });
-    // What is left of a rule that was changed needs nobody.
+    // A wait that began under another rule needs no replica.
     let too_many =
         nodes.filter(|_| settings.confirms()).map(|nodes| nodes.saturating_sub(settings.group_size()));
     too_many.unwrap_or(0)
 }
 
-/// Warns if more replicas are connected than `redislock.group-size` has room for. A majority of that number need not
-/// be a majority of the nodes that there are.
+/// Warns if more replicas are connected than `redislock.group-size` allows for. A majority of that number need not be
+/// a majority of the nodes.
 fn warn_of_too_many<S: Server>(server: &S) {
     let too_many = replicas_too_many(server, server.boot());
     let is_news = server.with(|state| {

@@ -1,8 +1,8 @@
-//! The engine looks at these ten times a second, because no event reports them:
+//! Checks ten times a second what no event reports:
 //!
 //! * the queues of slots that left this server without a key of ours,
 //! * leases that closed connections kept alive,
-//! * keys that somebody waits for, whose time to live may be over.
+//! * keys with waiters, whose time to live may have ended.
 
 use crate::lock::tuning::Bound;
 use std::hash::Hash;
@@ -13,24 +13,23 @@ use super::state::{Alarm, State};
 use crate::lock::effect::LockId;
 use crate::lock::types::{LockKey, LockKeyBuf, Moment};
 
-/// The number of keys that the server is asked about in one run of the pump.
+/// The number of keys that one run of the pump asks the server about.
 const LOOKED_AT_MAX: Bound = Bound::of(256, 2);
 
-/// How long a name may be that is copied ten times a second to see whether its time to live is over.
+/// The longest name that is copied ten times a second to check the time to live of its key.
 const NAME_LOOKED_AT_MAX: usize = 4096;
 
-/// Of how many holds it is found out between two looks at the time whether connections kept them alive that this server
-/// forgot when it stopped deciding.
+/// The number of unbound holds that are classified between two looks at the time.
 const SORTED_AT_ONCE: Bound = Bound::of(256, 2);
 
-/// Returns true if there is anything to look at; then the pump has to run. From the server's cron.
+/// Returns true if there is anything to check, so that the pump must run. Called from the server's cron.
 pub fn begin<B: Copy + Eq + Hash, A: Alarm>(state: &mut State<B, A>) -> bool {
     let has_queues = state.table.waiters() > 0;
     state.sweep.is_due |= has_queues;
     state.pump.decides && (has_queues || state.table.has_orphaned())
 }
 
-/// A run of the pump on a server that decides.
+/// The part of a run of the pump, on a server that decides.
 pub fn go<S: Server>(server: &S, now: Moment, is_paused: bool) {
     let has_more = if server.shared().is_cluster() {
         let_orphans_run(server, now)
@@ -46,8 +45,8 @@ pub fn go<S: Server>(server: &S, now: Moment, is_paused: bool) {
     }
 }
 
-/// A kept lease that came with its slot stands still until the slot is ours: its connection may be open where it came
-/// from. Returns whether any of those that were looked at runs from here on.
+/// Lets leases of orphaned holds run. A lease that a connection kept alive elsewhere stays paused until its slot
+/// belongs to this server: the connection may still be open there. Returns true if any started to run.
 fn let_orphans_run<S: Server>(server: &S, now: Moment) -> bool {
     let orphans = server.with(|state| {
         if !state.table.has_orphaned() {
@@ -65,15 +64,15 @@ fn let_orphans_run<S: Server>(server: &S, now: Moment) -> bool {
     !ours.is_empty()
 }
 
-/// Goes on to find out which holds were kept alive by connections that this server has forgotten. `false`: there are
-/// more.
+/// Classifies unbound holds: orphaned, because this server has forgotten their connections, or not. Returns false if
+/// there are more.
 pub fn classify_orphans<S: Server>(server: &S) -> bool {
     server.with(|state| !state.table.has_unbound() || state.table.sort_unbound(SORTED_AT_ONCE.get()))
         != Some(false)
 }
 
-/// A client that waits where a slot has left is sent on. A key whose time to live has ended goes when it is opened
-/// (G6). The server may come to it late by itself, and nobody else may ask for it while all wait.
+/// Redirects waiters whose slot has left. Opens keys whose time to live has ended, which removes them (G6): the
+/// server may be slow to remove them itself, and no client opens them while all wait.
 #[inline(never)] // the benchmarks leave it out by its name
 fn look_at_queues<S: Server>(server: &S, is_paused: bool) {
     let is_cluster = server.shared().is_cluster();

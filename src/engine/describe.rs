@@ -33,7 +33,7 @@ pub fn info<S: Server>(server: &S, name: S::Name<'_>, args: &[S::Name<'_>]) {
     }
 }
 
-/// The mode of a lock, in a word.
+/// Returns the name of a mode.
 const fn kind(mode: Mode) -> &'static str {
     match mode {
         Mode::Exclusive => "exclusive",
@@ -49,13 +49,13 @@ fn limit(mode: Mode) -> Option<u64> {
     }
 }
 
-/// The reply of LOCK.INFO (CONTRACT 2).
+/// Writes the reply of LOCK.INFO (CONTRACT 2).
 fn describe<S: Server>(server: &S, lock: &Description<'_>) {
     let field = |name: &str| server.reply(Part::Bytes(name.as_bytes()));
     let maybe = |number: Option<u64>| server.reply(number.map_or(Part::Null, Part::Integer));
     server.reply(Part::Map(6));
     field("kind");
-    // A lock that is only waited for is of the kind of those who wait.
+    // A lock with waiters alone is shown in their mode.
     field(kind(lock.mode));
     field("limit");
     maybe(limit(lock.mode));
@@ -76,7 +76,7 @@ fn describe<S: Server>(server: &S, lock: &Description<'_>) {
         field("count");
         server.reply(Part::Integer(u64::from(hold.count)));
         field("client-id");
-        // A connection that is gone, or was only a script's, is nobody to look for.
+        // A closed connection, or that of a script, helps no reader.
         maybe(hold.client.filter(|&client| server.is_connected(client)).map(|client| client.0));
         field("keepalive");
         server.reply(Part::Bool(hold.binding.is_paused()));
@@ -102,7 +102,7 @@ fn describe<S: Server>(server: &S, lock: &Description<'_>) {
     }
 }
 
-/// LOCK.HELDBY: all that this owner holds and waits for, in all databases.
+/// LOCK.HELDBY: everything that this owner holds and waits for, in all databases.
 pub fn heldby<S: Server>(server: &S, owner: S::Name<'_>) {
     let owner = match heldby::parse(&owner) {
         Ok(owner) => owner,
@@ -140,7 +140,7 @@ pub enum Value {
     Text(String),
 }
 
-/// The fields of `INFO redislock` (CONTRACT 8), in their order, but for version and commit.
+/// Returns the fields of `INFO redislock` (CONTRACT 8) in order, except for version and commit.
 pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
     bury(server);
     let decides = server.flags().decides();
@@ -196,8 +196,8 @@ pub fn fields<S: Server>(server: &S) -> Vec<(&'static str, Value)> {
     fields.unwrap_or_default()
 }
 
-/// Forgets locks that the server has freed elsewhere, so that INFO does not count what a flush has ended. It forgets
-/// few enough at a time that nobody waits for it; the pump does the rest.
+/// Forgets locks whose values the server has freed, so that INFO does not count what a flush has removed. Forgets
+/// only as many as cost no client any time; the pump forgets the rest.
 fn bury<S: Server>(server: &S) {
     const ROUNDS: Bound = Bound::of(16, 2);
     if pump::has_dead(server) {

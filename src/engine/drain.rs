@@ -1,9 +1,9 @@
-//! The way out (`redislock.leaving`): when files load without the module, and what still stands in the way.
+//! Removing the module (`redislock.leaving`): when files load without it, and what still prevents that.
 //!
-//! A file needs the module for each value of its type, and for the clock of tokens at its head. A value can be left
-//! though no lock is: that of a lock which was broken by `RENAME`, `MOVE` or `SWAPDB`. The clock is left out when readers
-//! of the stream count from nothing (`told` is 0): a primary that leaves tells them so, once. A replica that leaves
-//! before its primary keeps the clock in its files, or it would count wrong after a restart from them.
+//! A file needs the module for each value of its type, and for the clock of tokens at its head. A value can outlive
+//! its lock, which `RENAME`, `MOVE` or `SWAPDB` broke. The clock is left out once readers of the stream count from
+//! nothing (`told` is 0). A primary tells them so once. A replica that is drained before its primary keeps the clock
+//! in its files, or it would count wrong after a restart from them.
 
 use super::flags::Level;
 use super::schedule;
@@ -15,7 +15,8 @@ use crate::command::error::LEAVING;
 use crate::lock::effect::Answer;
 use crate::lock::token::TokenClock;
 
-/// Why a setting cannot become this while the module is loaded; nothing if it can. `has_type`: the type is registered.
+/// Returns why a setting cannot be changed while the module is loaded, if so. `has_type` is true if the type is
+/// registered.
 pub fn refusal_of_setting(
     shared: &Shared,
     switch: &Switch,
@@ -30,21 +31,21 @@ pub fn refusal_of_setting(
     )
 }
 
-/// Whether the type must be registered with the callback that Redis 7.0 calls for each file: not on the way out, because
-/// that server takes no "nothing" for an answer. Once, when the settings are known.
+/// Returns true if the type must be registered with the callback that Redis 7.0 calls for each file. Not while
+/// draining: that server cannot be told to write nothing. Called once, when the settings are known.
 pub fn must_write_clock(shared: &Shared) -> bool {
     let must_write_clock = !shared.has_optional_aux.is_set() && !shared.settings.is_leaving();
     shared.must_write_clock.set(must_write_clock);
     must_write_clock
 }
 
-/// Returns true if the clock of tokens is part of a file that is written now.
+/// Returns true if a file that is written now contains the clock of tokens.
 pub fn writes_clock(shared: &Shared, clock: &TokenClock) -> bool {
     clock.last_token() > 0 && (clock.replicated_token() > 0 || !shared.settings.is_leaving())
 }
 
-/// Why a file that is written now would need the module, with `locks` locks in the table. A lock counts although its
-/// value has gone: an append-only file can still be told of it.
+/// Returns why a file that is written now would need the module, with `locks` locks in the table. A lock counts even
+/// after its value has gone, because an append-only file may still record it.
 pub fn obstacle(shared: &Shared, locks: usize, clock: &TokenClock) -> Obstacle {
     if !shared.settings.is_leaving() {
         Obstacle::NotLeaving
@@ -59,8 +60,8 @@ pub fn obstacle(shared: &Shared, locks: usize, clock: &TokenClock) -> Obstacle {
     }
 }
 
-/// Turns away the waiters, and tells readers to count from nothing. The pump calls it in every run, and answers the
-/// waiters next.
+/// Rejects all waiters, and makes readers count from nothing. The pump calls it in every run, and answers the waiters
+/// next.
 pub fn go<S: Server>(server: &S, is_paused: bool) {
     if !server.shared().settings.is_leaving() {
         return;
@@ -78,14 +79,14 @@ pub fn go<S: Server>(server: &S, is_paused: bool) {
     }
 }
 
-/// The newest token, if readers of the stream are to be told that they count from nothing now.
+/// Returns the newest token, if readers of the stream must be told to count from nothing now.
 fn leave_clock(clock: &mut TokenClock) -> Option<u64> {
     let is_due = clock.replicated_token() > 0;
     clock.replicate_fresh_start();
     is_due.then(|| clock.last_token())
 }
 
-/// Says in the log how far the way out is, when that changes. Ten times a second.
+/// Logs the progress, when it changes. Called ten times a second.
 pub fn look<S: Server>(server: &S) {
     let shared = server.shared();
     let seen = server.with(|state| {

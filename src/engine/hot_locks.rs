@@ -1,9 +1,9 @@
-//! Which locks are asked for most while they are not to be had, for INFO.
+//! The most contended locks, for INFO.
 //!
 //! The Space-Saving algorithm (Metwally, Agrawal, El Abbadi: "Efficient Computation of Frequent and Top-k Elements in
-//! Data Streams", 2005) has a fixed number of counters. A name that has none takes over that of the name with the
-//! lowest count, count and all. So a count is too high by at most what was taken over, which is shown beside it. A
-//! name that makes more than its share of all requests is always among them.
+//! Data Streams", 2005) has a fixed number of counters. A name without a counter replaces the name with the lowest
+//! count, and inherits that count. So a count is too high by at most the inherited part, which is shown with it. A
+//! name with more than its share of all requests always has a counter.
 
 use crate::lock::types::LockKey;
 
@@ -28,7 +28,7 @@ pub struct HotLocks {
 }
 
 impl HotLocks {
-    /// The number of names to keep. With fewer than before those with the lowest counts go; with 0 all.
+    /// Sets the number of names to keep. A lower number drops those with the lowest counts; 0 drops all.
     pub fn set_names_max(&mut self, names_max: usize) {
         self.names_max = names_max;
         self.sort();
@@ -38,13 +38,13 @@ impl HotLocks {
         }
     }
 
-    /// Returns true if names are wanted.
+    /// Returns true if names are kept.
     #[must_use]
     pub const fn is_on(&self) -> bool {
         self.names_max > 0
     }
 
-    /// A request was not granted at once.
+    /// Counts a request that was not granted at once.
     pub fn note(&mut self, lock_key: LockKey<'_>) {
         let name = lock_key.name.get(..NAME_SHOWN_MAX).unwrap_or(lock_key.name);
         let is_it = |counter: &&mut Counter| counter.db == lock_key.db && *counter.name == *name;
@@ -62,8 +62,8 @@ impl HotLocks {
         self.counters.sort_by_key(|counter| std::cmp::Reverse(counter.count));
     }
 
-    /// `db=0,name=invoice%3A42,count=17,error=0;...`, the highest count first. In a name all but letters, digits and
-    /// `-._:/{}` are written as `%` and two digits of base 16, so that it is one word whatever it was.
+    /// Returns `db=0,name=invoice%3A42,count=17,error=0;...`, the highest count first. Characters of a name other
+    /// than letters, digits and `-._:/{}` are percent-encoded, so that each name is one word.
     #[must_use]
     pub fn shown(&mut self) -> String {
         self.sort();

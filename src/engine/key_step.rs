@@ -1,8 +1,7 @@
-//! One step at one key: open, decide, carry out. And one step at several keys, if they can be used together on a node of
-//! a cluster.
+//! Steps at one key: open, decide, apply. And steps at several keys, if a node of a cluster allows them together.
 //!
-//! Of some commands the server knows the first key alone. It has seen to the slot of that one. What it asks of several
-//! keys is asked here.
+//! The server knows only the first key of some commands, and has checked only the slot of that key. The other keys
+//! are checked here.
 
 use super::admission::Admission;
 use super::server::{Key, Part, Server, To};
@@ -13,7 +12,7 @@ use crate::lock::effect::{Effects, Event, Existing, Step};
 use crate::lock::table::{KeyRef, Steps, Table};
 use crate::lock::types::{Moment, Now};
 
-/// Carries out one step of a client's request at its key, for this owner.
+/// Runs one step of a client's request at its key, for this owner.
 pub fn ask<S: Server, R>(
     server: &S,
     name: S::Name<'_>,
@@ -23,8 +22,8 @@ pub fn ask<S: Server, R>(
     ask_and(server, name, Some(owner), decide, |_| ())
 }
 
-/// Calls `before`, and then carries out one step at its key as [`ask`] does. Without an owner the step is a fact, to
-/// which no string is a lock.
+/// Calls `before`, and then runs one step at its key as [`ask`] does. Without an owner the step is a fact, for which
+/// no string counts as a lock.
 #[inline(always)]
 pub fn ask_and<S: Server, R>(
     server: &S,
@@ -52,8 +51,8 @@ pub fn open<'a, S: Server>(server: &'a S, name: S::Name<'_>, owner: Option<&[u8]
     Opened { now, key, existing }
 }
 
-/// A step of a client's request that the table decides by a short look, and that publishes one event: the buffer of
-/// effects stays where it is. `Err`: nothing was done, and [`run_step`] must decide.
+/// Runs a step of a client's request that the table decides at a glance, and that publishes one event: it needs no
+/// buffer of effects. `Err` if nothing was done, and [`run_step`] must decide.
 #[inline(always)]
 pub fn try_at_once<'a, S: Server, R>(
     server: &'a S,
@@ -76,7 +75,7 @@ pub fn try_at_once<'a, S: Server, R>(
     Ok(step.reply)
 }
 
-/// Carries out one step at an open key.
+/// Runs one step at an open key.
 #[inline(always)]
 pub fn run_step<'a, S: Server, R>(
     server: &'a S,
@@ -96,7 +95,7 @@ pub fn run_step<'a, S: Server, R>(
     Some(step.reply)
 }
 
-/// Carries out one step of a fact at its key.
+/// Runs one step of a fact at its key.
 pub fn apply<S: Server>(
     server: &S,
     name: S::Name<'_>,
@@ -112,12 +111,12 @@ pub fn apply<S: Server>(
     }
 }
 
-/// The arguments make no sense.
+/// Replies that the arguments are invalid.
 pub fn invalid<S: Server>(server: &S, invalid: &Invalid) {
     server.reply(Part::Error(&invalid.to_string()));
 }
 
-/// The reason why these cannot be used together; `None` if they can.
+/// Returns why these keys cannot be used together; `None` if they can.
 pub fn refusal_of_keys<S: Server>(server: &S, names: &[S::Name<'_>]) -> Option<&'static str> {
     if names.len() < 2 || !server.shared().is_cluster() {
         None
@@ -128,8 +127,7 @@ pub fn refusal_of_keys<S: Server>(server: &S, names: &[S::Name<'_>]) -> Option<&
     }
 }
 
-/// Carries out one step at several keys of the selected database, which all stay open until all are changed. Calls
-/// `before` first.
+/// Runs one step at several keys of the selected database. All stay open until all are changed. Calls `before` first.
 pub fn at_all<S: Server, R>(
     server: &S,
     names: &[S::Name<'_>],
@@ -165,7 +163,7 @@ pub fn at_all<S: Server, R>(
     Some(reply)
 }
 
-/// What cannot be was so.
+/// Replies that an invariant was violated.
 pub fn internal_error<S: Server>(server: &S) {
     server.reply(Part::Error("ERR internal error in redislock: the table is in use"));
 }

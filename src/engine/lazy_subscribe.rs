@@ -1,15 +1,14 @@
-//! A server whose locks nobody uses yet need not tell of what happens to it: with every turn of its event loop it goes
-//! through all subscriptions of all modules.
+//! Subscribes to the server's events when the first lock is used. On every turn of its event loop, a server goes
+//! through the subscriptions of all modules, so an unused module has none.
 
 use super::flags::Level;
 use super::server::{Server, Topic};
 use crate::command::error::MAY_EVICT;
 
-/// Ourselves, and what newer servers are born with: these listen to no keyspace event.
+/// This module and those built into newer servers: they listen to no keyspace events.
 const QUIET_MODULES: [&str; 3] = ["redislock", "lua", "vectorset"];
 
-/// Begins to hear events when there is, or is about to be, something to know about: at the first command, or at the
-/// first value that is loaded.
+/// Subscribes to events at the first command, or at the first value that is loaded.
 #[inline]
 pub fn begin<S: Server>(server: &S) {
     if !server.shared().hears_events.is_set() {
@@ -26,24 +25,24 @@ fn begin_first<S: Server>(server: &S) {
     let flags = server.flags();
     shared.note_role(flags);
     let _ = server.with(|state| state.pump.decides = flags.decides());
-    // Whatever is being loaded now will be followed by its end.
+    // The end of a load that is running now will be reported.
     if !flags.is_loading {
         look_around(server);
     }
 }
 
-/// The server's own settings that matter to the module.
+/// Reads the server's own settings that matter to the module.
 pub fn look_around<S: Server>(server: &S) {
     look_at_eviction(server);
     look_for_listeners(server);
 }
 
-/// Looks whether the server may evict locks: at load, and whenever its configuration changes.
+/// Checks whether the server may evict locks: at load, and when its configuration changes.
 pub fn look_at_eviction<S: Server>(server: &S) {
     let shared = server.shared();
     shared.may_evict.set(server.may_evict());
     shared.eviction_is_logged.set(false);
-    // Where they are refused, in the middle of a step, the log cannot be written.
+    // Where grants are refused, in the middle of a step, the log cannot be written.
     if shared.grants_none_for_eviction()
         && server.with(|state| state.table.waiters()).is_some_and(|all| all > 0)
     {
@@ -51,7 +50,7 @@ pub fn look_at_eviction<S: Server>(server: &S) {
     }
 }
 
-/// Returns true if no lock may be granted because it might be evicted. Says so in the log, once.
+/// Returns true if no lock may be granted because it might be evicted. Logs that once.
 #[inline]
 pub fn refuses_for_eviction<S: Server>(server: &S) -> bool {
     let shared = server.shared();
@@ -62,27 +61,28 @@ pub fn refuses_for_eviction<S: Server>(server: &S) -> bool {
     refuses
 }
 
-/// Looks whether anybody hears keyspace events: at load, when the configuration changes, when a module comes or goes.
+/// Checks whether anything listens to keyspace events: at load, when the configuration changes, and when a module is
+/// loaded or unloaded.
 pub fn look_for_listeners<S: Server>(server: &S) {
     server.shared().events_are_heard.set(server.has_listeners());
 }
 
-/// Whether a server may evict keys that have no time to live, by its `maxmemory-policy` and `maxmemory`. What it does
-/// not tell may be so.
+/// Returns true if a server may evict keys without a time to live, by its `maxmemory-policy` and `maxmemory`. Unknown
+/// settings count as yes.
 #[must_use]
 pub fn may_evict(policy: Option<&str>, memory_max: Option<&str>) -> bool {
     policy.is_none_or(|policy| policy.starts_with("allkeys-")) && memory_max.is_none_or(|max| max != "0")
 }
 
-/// Whether anybody could hear a keyspace event, by `notify-keyspace-events` and the names of the modules. What is not
-/// told may be so.
+/// Returns true if anything could listen to keyspace events, by `notify-keyspace-events` and the names of the
+/// modules. Unknown settings count as yes.
 pub fn has_listeners(events: Option<&str>, modules: impl FnOnce() -> Option<Vec<String>>) -> bool {
     let is_silent = events.is_some_and(str::is_empty);
     let is_quiet = |name: &String| QUIET_MODULES.contains(&name.as_str());
     !is_silent || !modules().is_some_and(|names| names.iter().all(is_quiet))
 }
 
-/// Says in the log that no lock is granted because it could be evicted. Once, at load.
+/// Logs, once at load, that no lock is granted because it could be evicted.
 pub fn warn_of_eviction<S: Server>(server: &S) {
     let shared = server.shared();
     if shared.grants_none_for_eviction() {

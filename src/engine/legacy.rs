@@ -1,14 +1,14 @@
 //! Locks of old clients during a migration: `SET key value NX PX`, with the setting legacy-strings.
 //!
-//! A string with a time to live counts as a lock that the owner named by its value holds. The module's own type would
-//! be told how it goes; a string is not. So the module listens to keyspace events. Other users do not pay for that,
-//! because it begins when the setting is switched on.
+//! A string with a time to live counts as a lock, held by the owner that its value names. No callback reports the end
+//! of a string, as it does for the module's own type. So the module listens to keyspace events, but only while the
+//! setting is on.
 
 use super::schedule;
 use super::server::{Key, Server};
 use crate::lock::effect::{Existing, Legacy};
 
-/// What is found at an open key, where strings may be locks; `owner` is the one that asks.
+/// Returns what is at an open key where strings may be locks. `owner` is the owner that asks.
 #[inline]
 pub fn find<S: Server>(server: &S, key: &S::Key<'_>, owner: Option<&[u8]>) -> Existing {
     let existing = key.existing();
@@ -28,7 +28,7 @@ fn find_string<S: Server>(server: &S, key: &S::Key<'_>, owner: Option<&[u8]>) ->
     Existing::Legacy(Legacy { is_own, until: server.boot().plus_ms(left_ms) })
 }
 
-/// Something happened to a key: a waiter for it may be next.
+/// Lets waiters for a changed key be served.
 pub fn key_changed<S: Server>(server: &S, name: S::Name<'_>) {
     if server.with(|state| state.table.waiters() > 0) == Some(true) {
         let lock_key = server.lock_key(name);

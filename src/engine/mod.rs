@@ -1,16 +1,17 @@
-//! What happens when: who asks, who waits, what is due, who is answered, what replicas have.
+//! The engine: decides when each step runs, and answers clients.
 //!
-//! The engine is safe, and knows no server but as a [`server::Server`]. It is the only way into the core: for commands,
-//! for what the server tells of itself, and for time that has passed. All that runs on one thread.
+//! The engine is safe, and knows a server only as a [`server::Server`]. It is the only way into the core: for
+//! commands, for events of the server, and for time that has passed. Everything runs on one thread.
 //!
-//! * [`commands`], [`acquire`], [`describe`]: a command each; [`key_step`]: its step at its key or keys.
-//! * [`apply`]: carries out what a step decided; [`outbox`]: what is published, in its order.
-//! * [`server_events`], [`type_callbacks`], [`legacy`]: what the server tells.
-//! * [`schedule`]: all that makes work for the pump does it here; [`pump`]: does it; [`cron`]: what no event tells of.
-//! * [`blocked_clients`], [`replies`]: those who are blocked; [`confirm`]: those who wait for replicas; [`admission`]: who may
-//!   be granted a lock.
-//! * [`settings`], [`quarantine`], [`drain`], [`lazy_subscribe`]: what the user has set, and what follows from it.
-//! * [`state`], [`shared`]: what is kept; [`hot_locks`]: which locks are asked for most.
+//! * [`commands`], [`acquire`], [`describe`]: a function per command; [`key_step`]: its step at its key or keys.
+//! * [`apply`]: applies what a step decided; [`outbox`]: publishes events, in order.
+//! * [`server_events`], [`type_callbacks`], [`legacy`]: reports of the server.
+//! * [`schedule`]: requests runs of the pump; [`pump`]: the only writer outside of commands; [`cron`]: what no event
+//!   reports.
+//! * [`blocked_clients`], [`replies`]: blocked clients; [`confirm`]: clients that wait for replicas; [`admission`]:
+//!   whether a waiter may be granted a lock.
+//! * [`settings`], [`quarantine`], [`drain`], [`lazy_subscribe`]: the settings, and what follows from them.
+//! * [`state`], [`shared`]: the stored state; [`hot_locks`]: the most contended locks.
 
 pub mod acquire;
 pub mod admission;

@@ -1,4 +1,4 @@
-//! Publishes what happened to locks, in the order of what happened (G15), and tells the log of locks that were broken.
+//! Publishes events of locks in their order (G15), and logs locks that were broken.
 
 use super::flags::Level;
 use super::server::{Key, Server, SlotOwner, To};
@@ -11,7 +11,7 @@ use crate::lock::types::LockKeyBuf;
 /// The number of events between two looks at the time.
 const AT_ONCE: Bound = Bound::of(64, 2);
 
-/// Publishes a keyspace event, behind those that could not be published yet.
+/// Publishes a keyspace event, after earlier ones that could not be published yet.
 #[inline(always)]
 pub fn publish<S: Server>(server: &S, name: S::Name<'_>, event: Event) {
     if server.shared().events_are_heard.is_set() && !holds_back(server, name, event) {
@@ -19,7 +19,7 @@ pub fn publish<S: Server>(server: &S, name: S::Name<'_>, event: Event) {
     }
 }
 
-/// Returns true if this event has to wait because an earlier one does. Then it will be published behind that.
+/// Returns true if an earlier event is still queued, and so queues this one.
 #[inline(never)]
 fn holds_back<S: Server>(server: &S, name: S::Name<'_>, event: Event) -> bool {
     let held_back = server.with(|state| {
@@ -32,10 +32,10 @@ fn holds_back<S: Server>(server: &S, name: S::Name<'_>, event: Event) -> bool {
     held_back == Some(true)
 }
 
-/// Publishes until all is published, or until the time of this turn `is_spent`, but something in any case. `false`:
-/// there is more.
+/// Publishes events until none is left or the time of this turn `is_spent`, but at least one batch. Returns false if
+/// there are more.
 pub fn publish_some<S: Server>(server: &S, is_spent: impl Fn() -> bool) -> bool {
-    // A cluster is asked whether a lock was broken or left with its slot.
+    // In a cluster, the slot shows whether a lock was broken or moved.
     let is_heard = server.shared().events_are_heard.is_set() || server.flags().is_cluster;
     for count in 1_usize.. {
         let Some(step) = next(server, is_heard) else {
@@ -52,8 +52,8 @@ pub fn publish_some<S: Server>(server: &S, is_spent: impl Fn() -> bool) -> bool 
     true
 }
 
-/// What is to be published next, if this step gives anything. `None`: there is nothing left. If nobody hears it, it is
-/// only counted from the second broken lock on: the log names the first.
+/// Returns the next event to publish, if this step produces one; `None` if nothing is left. While no client listens,
+/// broken locks after the first are only counted: the log names the first.
 fn next<S: Server>(server: &S, is_heard: bool) -> Option<Option<Notice>> {
     let next = server.with(|state| {
         let broken = state.pump.broken.as_mut().filter(|_| !is_heard);
@@ -86,7 +86,7 @@ fn publish_late<S: Server>(server: &S, notice: Notice) {
     }
 }
 
-/// Whether a lock was not broken, but has left with its slot. It may be back: then a hold that it had stands there.
+/// Returns true if a lock was not broken, but left with its slot. It may be back, with a hold that it had.
 fn has_moved<S: Server>(server: &S, name: S::Name<'_>, notice: &Notice) -> bool {
     if server.slot_owner(name) != SlotOwner::Ours {
         return true;
@@ -105,8 +105,8 @@ fn note_broken(broken: &mut Option<(LockKeyBuf, u64)>, lock_key: LockKeyBuf) {
     }
 }
 
-/// Tells the log about locks that were broken from outside: the first by name, the others by count, so that a flush of
-/// a million locks is one line.
+/// Logs locks that were broken from outside: the first by name, the others by count, so that a flush of a million
+/// locks is one line.
 fn log_broken<S: Server>(server: &S) {
     let broken = server.with(|state| state.pump.broken.take());
     let Some((lock_key, others)) = broken.flatten() else {

@@ -1,10 +1,10 @@
-//! The pump: the only writer outside commands.
+//! The pump: the only writer outside of commands.
 //!
-//! Whatever may have freed a lock without a command of ours (a lease, a closed connection, a deleted key, a flush)
-//! only makes a note and asks for the pump. The pump runs behind the command or event that asked for it, so that its
-//! records follow their cause in the stream. It first asks whether it may write at all. It may not on a replica,
-//! while loading, or while the server promised that nothing is written (CLIENT PAUSE, failover): a write then would
-//! end the process.
+//! Many things may free a lock without a command of ours: an expired lease, a closed connection, a deleted key, a
+//! flush. They only add a task and request a run of the pump. The pump runs after the command or event that requested
+//! it, so that its records follow their cause in the stream. It first checks whether it may write at all. It may not
+//! on a replica, while loading, or while the server has promised not to write (CLIENT PAUSE, failover): a write would
+//! then end the process.
 
 use super::admission::Admission;
 use super::blocked_clients::REPLIES_PER_TURN;
@@ -16,36 +16,35 @@ use crate::lock::table::{Candidate, KeyRef, Table};
 use crate::lock::tuning::Bound;
 use crate::lock::types::{LockKeyBuf, Moment, Now, Token};
 
-/// How long one run may take before it lets the event loop go on, and comes back at once, in microseconds.
+/// How long one run may take, in microseconds, before it yields to the event loop and is run again at once.
 const RUN_BUDGET_US: u64 = 1_000;
 
-/// The number of steps and grants between two looks at the time in a run.
+/// The number of steps and grants between two looks at the time.
 const STEPS_BETWEEN_LOOKS: Bound = Bound::of(64, 3);
 
-/// How many of those who wait are sent away in one turn of the event loop when this server stops deciding, or is to
-/// grant nothing any more.
+/// How many waiters are rejected in one turn of the event loop after this server stopped deciding or granting.
 const SENT_AWAY_AT_ONCE: Bound = Bound::of(128, 2);
 
-/// The number of values freed elsewhere that are buried between two looks at the time.
+/// The number of dead locks that are freed between two looks at the time.
 const BURIED_AT_ONCE: Bound = Bound::of(64, 2);
 
-/// While the server is paused: how long until the pump looks again.
+/// How soon the pump tries again while the server is paused.
 const PAUSE_RETRY_MS: u64 = 5;
 
-/// While the server refuses writes (too few replicas, a disk error): how long until the pump looks again.
+/// How soon the pump tries again while the server refuses writes (too few replicas, a disk error).
 const REFUSED_RETRY_MS: u64 = 50;
 
-/// How long a lease is left alone that is over and cannot be ended now.
+/// How long an expired lease is postponed that cannot be ended now.
 const POSTPONED_MS: u64 = 1_000;
 
-/// The permissions of a run.
+/// What a run may do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     /// Grant, expire, answer.
     Decide,
-    /// Answer timeouts only, and look again soon: the server is paused.
+    /// Only answer timeouts, and try again soon: the server is paused.
     Pause,
-    /// Answer timeouts only: another server decides.
+    /// Only answer timeouts: another server decides.
     Follow,
 }
 
@@ -61,7 +60,7 @@ fn mode<S: Server>(server: &S) -> Mode {
     }
 }
 
-/// Runs the pump once. The server calls it when [`Server::run_soon`] asked for it.
+/// Runs the pump once. The server calls it after [`Server::run_soon`].
 pub fn run<S: Server>(server: &S) {
     let started = server.boot();
     let _ = server.with(|state| state.pump.requested = None);
@@ -82,7 +81,7 @@ pub fn run<S: Server>(server: &S) {
     let all_are_sent_away = reject_waiters(server, started);
     let all_are_sent_away = confirm::reject_waiters(server) && all_are_sent_away;
     tick(server);
-    // Behind a mountain of leases nobody waits longer than asked for.
+    // Times out waiters before a backlog of expired leases.
     let is_apart = mode != Mode::Decide || has_backlog == Some(true);
     let mut is_done = !is_apart || time_outs(server);
     if mode == Mode::Decide {
@@ -95,7 +94,7 @@ pub fn run<S: Server>(server: &S) {
     let all_is_published = is_paused || outbox::publish_some(server, || is_spent(server, started));
     let has_buried = server.with(|state| {
         state.pump.has_backlog = !is_done;
-        // A buried lock may let others in.
+        // Freeing a dead lock may unblock waiters.
         Some(state.table.tasks()) > postponed
     });
     if !is_done || !all_is_published || !all_are_sent_away {
@@ -108,18 +107,18 @@ pub fn run<S: Server>(server: &S) {
     wake_again(server, decides, is_paused);
 }
 
-/// Many ended leases and waits leave many small pieces of memory. The C library's allocator joins them when next asked
-/// for a larger one: for a million that takes a tenth of a second. So it is asked now and then.
+/// Lets the allocator consolidate now and then. Many ended leases and waits leave many small free blocks. The C
+/// library joins them at the next larger allocation, which takes a tenth of a second for a million.
 fn let_allocator_tidy_up() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(4096)));
 }
 
-/// Returns true if this run has taken as long as it may.
+/// Returns true if this run has used up its time.
 fn is_spent<S: Server>(server: &S, started: Moment) -> bool {
     server.boot().0.saturating_sub(started.0) > RUN_BUDGET_US
 }
 
-/// Sets the alarm to when the pump has to look again.
+/// Sets the alarm for the next run of the pump.
 fn wake_again<S: Server>(server: &S, decides: bool, is_paused: bool) {
     let now = server.boot();
     let _ = server.with(|state| {
@@ -128,7 +127,7 @@ fn wake_again<S: Server>(server: &S, decides: bool, is_paused: bool) {
             while state.table.next_task().is_some() {}
         }
         let next = state.table.next_deadline(decides && !is_paused);
-        // A server that follows another one may be paused, too. Only this waits there for the end of it.
+        // A replica may be paused, too. Only this waits there for the end of the pause.
         let is_paused = is_paused || state.pump.must_tick && state.pump.moves == 0;
         let retry_ms = if is_paused { PAUSE_RETRY_MS } else { REFUSED_RETRY_MS };
         let retry = (is_paused || state.table.has_tasks()).then(|| now.plus_ms(retry_ms));
@@ -136,14 +135,14 @@ fn wake_again<S: Server>(server: &S, decides: bool, is_paused: bool) {
     });
 }
 
-/// Closes the connections that wait for an answer that got lost.
+/// Closes connections whose answer was lost.
 fn close_unanswered<S: Server>(server: &S) {
     let unanswered = server.with(|state| std::mem::take(&mut state.pump.unanswered));
     unanswered.unwrap_or_default().into_iter().for_each(|client| server.close(client));
 }
 
-/// Tells a new append-only file how far the tokens are, as soon as no slots are on their way out and the server is not
-/// paused. A replica may be: by a user, or from when it was the primary.
+/// Records the clock of tokens in a new append-only file, once no slots are leaving and the server is not paused. A
+/// replica may be paused: by a user, or since it was the primary.
 fn tick<S: Server>(server: &S) {
     let is_due = server.with(|state| state.pump.must_tick && state.pump.moves == 0);
     if is_due != Some(true) || server.is_paused() {
@@ -163,7 +162,7 @@ fn tick<S: Server>(server: &S) {
     }
 }
 
-/// Answers ended waits, at most as many as one turn answers, and nothing else. `false`: there may be more.
+/// Answers timeouts only, at most as many as one turn may answer. Returns false if there may be more.
 fn time_outs<S: Server>(server: &S) -> bool {
     let (now, mut ended) = (server.boot(), 0);
     apply::effects_of(server, |table, fx| {
@@ -177,8 +176,7 @@ fn time_outs<S: Server>(server: &S) -> bool {
     ended < REPLIES_PER_TURN.get()
 }
 
-/// Tells some of those who waited when this server stopped deciding, or granting, that they wait in vain. `false`:
-/// there are more.
+/// Rejects some waiters after this server stopped deciding or granting. Returns false if there are more.
 pub fn reject_waiters<S: Server>(server: &S, started: Moment) -> bool {
     if server.with(|state| state.table.has_away()) != Some(true) {
         return true;
@@ -187,7 +185,7 @@ pub fn reject_waiters<S: Server>(server: &S, started: Moment) -> bool {
     apply::effects_of(server, |table, fx| {
         while table.send_away(fx) {
             sent += 1;
-            // One may stand in very many queues.
+            // A request may be in very many queues.
             if sent == SENT_AWAY_AT_ONCE.get() || is_spent(server, started) {
                 break;
             }
@@ -196,16 +194,16 @@ pub fn reject_waiters<S: Server>(server: &S, started: Moment) -> bool {
     server.with(|state| state.table.has_away()) != Some(true)
 }
 
-/// What there is to do in one run, in the order in which it is done. First revokes undelivered grants. Then does what
-/// is due and what was noted, in turns, so that a million leases do not keep the others waiting.
+/// The work of one run, in order. First revokes undelivered grants. Then alternates between what is due and the other
+/// tasks, so that a million leases do not delay the rest.
 struct ToDo<'a, S: Server> {
     admission: Admission<'a, S>,
-    /// How many notes are left of those that there were when they were counted last: what is noted while nothing can be
-    /// granted waits for another run.
+    /// How many tasks are left of those that there were at the last count: tasks added while nothing can be granted
+    /// wait for another run.
     noted: usize,
-    /// Nothing can be granted: only what grants nothing is done.
+    /// True if nothing can be granted: only tasks that grant nothing are done.
     grants_nothing: bool,
-    /// True if it is the turn of what was noted.
+    /// True if the next step is a task, not something due.
     is_notes_turn: bool,
 }
 
@@ -229,7 +227,7 @@ impl<'a, S: Server> ToDo<'a, S> {
             return Some(due);
         }
         if self.noted == 0 {
-            // What was ended here may have made it somebody's turn elsewhere.
+            // What was ended here may unblock waiters at other keys.
             self.count(server);
         }
         self.next_note(server)
@@ -241,8 +239,8 @@ impl<'a, S: Server> ToDo<'a, S> {
         server.with(|state| next(&mut state.table)).flatten()
     }
 
-    /// Counts the notes. While nothing can be granted those of requests that have left go, and only what grants nothing
-    /// is done; while nothing may be written, not even that.
+    /// Counts the tasks. While nothing can be granted, drops those of requests that have left, and keeps to tasks
+    /// that grant nothing; while nothing may be written, does not even do those.
     fn count(&mut self, server: &S) {
         self.noted = server.with(|state| state.table.tasks()).unwrap_or(0);
         self.grants_nothing = self.noted > 0 && self.admission.is_closed();
@@ -256,14 +254,14 @@ impl<'a, S: Server> ToDo<'a, S> {
     }
 }
 
-/// Does what there is to do. `false`: the budget of this run is spent.
+/// Does the work of one run. Returns false if its time is spent.
 fn decide<S: Server>(server: &S, started: Moment) -> bool {
     let mut now = server.now();
     let mut to_do = ToDo::of_run(server);
     let mut time_outs = 0;
     let mut looks_at = STEPS_BETWEEN_LOOKS.get();
     for steps in 1_usize.. {
-        // One step may grant to many.
+        // One step may grant a lock to many waiters.
         let count = steps + to_do.admission.asked();
         if count >= looks_at {
             looks_at = count + STEPS_BETWEEN_LOOKS.get();
@@ -294,7 +292,7 @@ fn perform<S: Server>(server: &S, now: Now, task: Task, admission: &mut Admissio
     }
 }
 
-/// Opens a key and does there what there is to do.
+/// Opens a key and does a task there.
 fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admission: &mut Admission<'_, S>) {
     let Some(name) = server.name_at(lock_key) else {
         return postpone(server, now, task);
@@ -330,7 +328,7 @@ fn at<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, task: &Task, admis
     }
 }
 
-/// Grants a request for several locks, if it is its turn at all of them.
+/// Grants a request for several locks, if it is first at all of them.
 fn at_all<S: Server>(server: &S, now: Now, request: WaiterId, admission: &mut Admission<'_, S>) {
     let lock_keys = server.with(|state| state.table.keys_of(request)).unwrap_or_default();
     let Some(owned) = lock_keys.iter().map(|lock_key| server.name_at(lock_key)).collect::<Option<Vec<_>>>()
@@ -351,7 +349,7 @@ fn at_all<S: Server>(server: &S, now: Now, request: WaiterId, admission: &mut Ad
     let _ = key_step::at_all(server, &names, true, decide, |()| ());
 }
 
-/// The lease of a hold runs otherwise than readers know.
+/// Replicates the lease of a hold that has changed.
 fn replicate_again<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, token: Token) {
     let Some(name) = server.name_at(lock_key) else {
         return;
@@ -363,21 +361,21 @@ fn replicate_again<S: Server>(server: &S, now: Now, lock_key: &LockKeyBuf, token
     let key = server.open(name, To::Write);
     let existing = key.existing();
     let record = server.with(|state| state.table.to_replicate(existing, token)).flatten();
-    // A client that watches or tracks the key learns of it, too.
+    // Clients that watch or track the key see the change.
     let change = if record.is_some() { Change::Touched } else { Change::Nothing };
     apply::change(server, key, existing, change);
     apply::replicate(server, name, record.unwrap_or(Record::Nothing));
 }
 
-/// The lease of this lock is over, and it cannot be ended now.
+/// Postpones the end of an expired lease.
 fn postpone<S: Server>(server: &S, now: Now, task: &Task) {
     if let Task::Expire(_, lock) = *task {
         let _ = server.with(|state| state.table.postpone(lock, now.boot.plus_ms(POSTPONED_MS)));
     }
 }
 
-/// The slot of this key is not ours, or not known to be: what is to be done for a hold is tried again, as long as
-/// that is here. The key of a slot that has left for good will be deleted.
+/// Retries a task later, while its hold is here, because the slot of its key belongs to another node or to none
+/// known. The key of a slot that has left for good will be deleted.
 fn put_off<S: Server>(server: &S, now: Now, name: S::Name<'_>, task: &Task) {
     let (Task::Revoke(lock_key, token) | Task::ReplicateAgain(lock_key, token)) = task else {
         return postpone(server, now, task);
@@ -393,7 +391,7 @@ fn put_off<S: Server>(server: &S, now: Now, name: S::Name<'_>, task: &Task) {
     });
 }
 
-/// The slot of this key is not ours: nothing is written, and the waiters are sent on.
+/// Writes nothing for a key whose slot belongs to another node, and redirects its waiters.
 fn redirect<S: Server>(server: &S, name: S::Name<'_>, lock_key: &LockKeyBuf) {
     if server.with(|state| state.table.is_waited_for(lock_key.as_key())) == Some(true) {
         let slot = slot::slot_of(name.as_ref());
@@ -402,17 +400,17 @@ fn redirect<S: Server>(server: &S, name: S::Name<'_>, lock_key: &LockKeyBuf) {
     }
 }
 
-/// Returns true if values were freed elsewhere that the table still knows.
+/// Returns true if values were freed that the table still knows.
 pub fn has_dead<S: Server>(server: &S) -> bool {
     server.shared().has_dead() || server.with(|state| !state.dead.is_empty()) == Some(true)
 }
 
-/// Forgets some of the locks whose values were freed elsewhere. `false`: there are more.
+/// Forgets some locks whose values were freed. Returns false if there are more.
 pub fn free_dead_locks<S: Server>(server: &S, is_ours: bool) -> bool {
     let mut dead = server.shared().take_dead();
     if !dead.is_empty() {
         let _ = server.with(|state| {
-            // A whole data set may have gone: most often all of them.
+            // A whole data set may have been removed: usually all of them.
             state.table.keep_known(&mut dead);
             state.dead.append(&mut dead);
         });

@@ -1,4 +1,4 @@
-//! LOCK.ACQUIRE of a client, on a primary. [`super::macquire`] does the same for several locks in one step.
+//! Decides LOCK.ACQUIRE of a client, on a primary. [`super::macquire`] does the same for several locks in one step.
 
 use super::key_step::KeyStep;
 use super::requests::Acquired::{Busy, Granted, Refused};
@@ -10,18 +10,18 @@ use crate::lock::token::Travel;
 use crate::lock::tuning::count_max;
 use crate::lock::types::{COUNT_MAX, LockKey, Mode, Now, Token};
 
-/// The entry of a request's owner in the queue that the request is about to join.
+/// What the owner of a request has in the queue that the request is about to join.
 struct Standing {
     /// Its owner's entry in this queue.
     own: Option<WaiterId>,
-    /// That entry is of a request like this.
+    /// True if that entry belongs to an equal request.
     is_same: bool,
 }
 
 impl Table {
-    /// Grants the exclusive lock where there is no key, no request waits on the server, and no setting restricts grants:
-    /// most requests. Returns the step, and the event to publish. `None`: [`Self::acquire`] must decide, and nothing has
-    /// changed.
+    /// Grants an exclusive lock in the common case: no key is there, no request waits on the server, and no setting
+    /// restricts grants. Returns the step and the event to publish; `None` if [`Self::acquire`] must decide, and
+    /// nothing has changed.
     #[inline(always)]
     pub fn acquire_at_once(
         &mut self,
@@ -43,7 +43,7 @@ impl Table {
         Some((Step { reply: token, change: Change::Stored(lock), record }, Event::Acquired))
     }
 
-    /// LOCK.ACQUIRE.
+    /// Decides LOCK.ACQUIRE.
     pub fn acquire(
         &mut self,
         now: Now,
@@ -61,13 +61,13 @@ impl Table {
         self.admit_queue(now, &mut ctx, admission, fx);
         let reply = self.take_or_wait(now, &mut ctx, ask, fx);
         if matches!(reply, Granted(_)) {
-            // An owner that holds less than before may let others in.
+            // An owner that now holds less may unblock others.
             self.admit_queue(now, &mut ctx, admission, fx);
         }
         self.step(&ctx, reply)
     }
 
-    /// Decides such a request, once the queue was looked at.
+    /// Decides a request after the queue was served.
     pub(super) fn take_or_wait(
         &mut self,
         now: Now,
@@ -105,7 +105,7 @@ impl Table {
             .is_some_and(|own| own.multi.is_none() && own.request.mode == ask.mode);
         match (queue, own) {
             (None, _) if self.fits(ctx, ask.mode, 0) => self.take(now, ctx, ask, fx),
-            // Alongside reservations alone, as if it had been in the queue already.
+            // Only reservations are ahead, so it is granted as if it had been in the queue already.
             (Some(queue), None) if self.fits_beside(ctx, queue, ask.mode, None) => {
                 self.take(now, ctx, ask, fx)
             }
@@ -121,7 +121,7 @@ impl Table {
         }
     }
 
-    /// The mode of the holders or of the queue, if it excludes a request of this mode.
+    /// Returns the mode of the holders or of the queue, if it excludes a request of this mode.
     pub(super) fn other_kind(
         &self,
         held_as: Option<Mode>,
@@ -132,12 +132,13 @@ impl Table {
         held_as.into_iter().chain(in_queue).find(|other| !other.agrees_with(mode))
     }
 
-    /// The lock is there to be taken.
+    /// Grants a lock that is free for this request.
     fn take(&mut self, now: Now, ctx: &mut KeyStep<'_>, ask: &Ask<'_>, fx: &mut Effects) -> Acquired {
         let Some((token, travel)) = self.clock.mint(now.wall_us) else {
             return Refused(Refusal::NoTokens);
         };
-        // Word for word only if nothing else is told: a reader may still see what this step has ended.
+        // Replicates the request itself only if the step has no other record: a reader may still see what this step
+        // ended.
         let as_asked = travel == Travel::Implicit && !ask.must_be_explicit && !ctx.replicates();
         let Some(record) = self.begin_granted(now.boot, ctx, (ask.mode, &ask.hold(token)), false) else {
             self.clock.waste();
@@ -148,7 +149,7 @@ impl Table {
         Granted(token)
     }
 
-    /// Does as [`Self::take`] where an older request of the owner waits, which a grant replaces.
+    /// Grants like [`Self::take`], and replaces an older request of the owner that still waits.
     fn take_instead(
         &mut self,
         now: Now,
@@ -164,7 +165,8 @@ impl Table {
         reply
     }
 
-    /// G9: the same owner again, in the same way: the same token, and a lease that is never shortened.
+    /// Extends the hold of an owner that asks again in the same mode (G9): the token stays, and a lease is never
+    /// shortened.
     fn hold_again(
         &mut self,
         now: Now,
@@ -178,7 +180,7 @@ impl Table {
         };
         let (token, count, was) = (hold.token(), hold.count(), hold.binding());
         let is_longer = hold.ends_before(now.boot, ask.lease_ms);
-        // Its grant was not delivered: the owner counts from here.
+        // The first grant was not delivered, so the count starts here.
         let is_counted = ask.is_reentrant && !self.undelivered.is_to_revoke(token, holder);
         self.note_asked_again(holder, ask.client);
         let binding = if ask.binding.is_none() { was } else { ask.binding };
@@ -192,7 +194,7 @@ impl Table {
         let is_same = (binding.ephemeral_ms, binding.is_keepalive) == (was.ephemeral_ms, was.is_keepalive);
         if is_longer || is_counted || !is_same || stands_still {
             ctx.touch();
-            // A hold that was told in this step already is told as it is in the end.
+            // A hold that this step has recorded already is recorded in its final form.
             let is_named = stands_still || ctx.replicates() || is_counted != ask.is_reentrant;
             let record = if is_named { self.record_of(ctx, holder) } else { Record::AsAsked };
             ctx.replicate(record, fx);
@@ -200,7 +202,7 @@ impl Table {
         Granted(token)
     }
 
-    /// The record of one hold of the lock for readers.
+    /// Returns the record of one hold of the lock, for readers.
     pub(super) fn record_of(&self, ctx: &KeyStep<'_>, holder: LockId) -> Record {
         match ctx.lock {
             Some(lock) if lock.is_list() => Record::Holder(lock, holder),
@@ -208,7 +210,7 @@ impl Table {
         }
     }
 
-    /// Makes the hold of an exclusive holder a shared one.
+    /// Converts an exclusive hold to a shared one.
     fn downgrade(
         &mut self,
         now: Now,
@@ -242,7 +244,7 @@ impl Table {
         Granted(token)
     }
 
-    /// Puts the request in the queue, or in the queue entry that its owner has already (G9).
+    /// Adds the request to the queue, or puts it in place of its owner's older entry (G9).
     fn wait(
         &mut self,
         now: Now,
@@ -269,7 +271,7 @@ impl Table {
                 }
                 return wait.reply(new);
             }
-            // Perhaps nothing but the older request is in its way.
+            // The older request may be all that is ahead of it.
             let is_free = match self.queues.at(ctx.key_ref.lock_key) {
                 Some(queue) => self.fits_beside(ctx, queue, ask.mode, Some(old)),
                 None => self.fits(ctx, ask.mode, 0),
@@ -278,7 +280,7 @@ impl Table {
                 return self.take_instead(now, ctx, ask, old, fx);
             }
         }
-        // One that is refused takes over nothing (G9): the older request is told when the newer one stands in the queue.
+        // A refused request replaces nothing (G9). The older request is answered once the newer one is in the queue.
         let older: Vec<WaiterId> = standing.own.map(|old| self.queues.first_entry(old)).into_iter().collect();
         if let Some(refusal) = self.is_full(self.queues.at(ctx.key_ref.lock_key), 1, &older) {
             return Refused(refusal);

@@ -1,8 +1,7 @@
-//! Facts decided elsewhere: the replication stream, the append-only file, RDB and DUMP payloads.
+//! Applies facts decided elsewhere: the replication stream, the append-only file, RDB and DUMP payloads.
 //!
-//! Nothing here refuses, waits or looks at a lease: the primary said it, so it is so (G13). Every
-//! applied fact travels on as it came, to this server's own append-only file; only a counted token must
-//! be named there if that file is new.
+//! Nothing here refuses, waits or looks at a lease: the primary has decided (G13). Each fact goes on unchanged to
+//! this server's own append-only file. Only in a new file must a counted token be named.
 
 use super::key_step::KeyStep;
 use super::requests::{Granted, KeyRef, Release, Renewal};
@@ -14,7 +13,7 @@ use crate::lock::token::Travel;
 use crate::lock::types::{LockKey, Mode, Moment, OwnerBuf, Token};
 
 impl Table {
-    /// A request that the primary granted, word for word.
+    /// Applies a request that the primary granted, in the words of the client.
     pub fn apply_acquire(
         &mut self,
         now: Moment,
@@ -39,7 +38,7 @@ impl Table {
         Step { reply: (), change: self.close(&ctx), record }
     }
 
-    /// A request for several locks that the primary granted, word for word.
+    /// Applies a request for several locks that the primary granted, in the words of the client.
     pub fn apply_acquire_many(
         &mut self,
         now: Moment,
@@ -75,7 +74,7 @@ impl Table {
         steps
     }
 
-    /// The owner holds the lock in this way already. Returns whether that is so.
+    /// Applies a repeated request, if the owner holds the lock in this mode already. Returns true if so.
     fn apply_again(&mut self, now: Moment, ctx: &KeyStep<'_>, granted: &Granted<'_>) -> bool {
         let held_as = ctx.held_as(&self.locks);
         let Some((holder, hold)) =
@@ -97,7 +96,7 @@ impl Table {
         true
     }
 
-    /// A hold begins, whatever was there.
+    /// Begins a hold, whatever was there.
     fn apply_begin(
         &mut self,
         now: Moment,
@@ -128,7 +127,7 @@ impl Table {
             return;
         };
         if mode != Mode::Exclusive && ctx.held_as(&self.locks) == Some(mode) {
-            // Its own hold, and one with the same token, which only a broken record can name.
+            // Its own hold, and one with the same token, which only a damaged record can name.
             let own = ctx.own(&self.locks, new.owner).map(|(holder, _)| holder);
             if let Some(own) = own {
                 ctx.end_one(&mut self.locks, now, own);
@@ -148,8 +147,8 @@ impl Table {
         }
     }
 
-    /// Ends the oldest hold of a semaphore that is full. Only a broken stream or file names one hold more than it has
-    /// permits for, and nobody could read back a snapshot with that.
+    /// Ends the oldest hold of a full semaphore. Only a damaged stream or file names more holders than permits, and
+    /// no server could load a snapshot of that.
     fn make_room(&mut self, now: Moment, ctx: &mut KeyStep<'_>, mode: Mode, fx: &mut Effects) {
         let (Mode::Limit(limit), Some(lock)) = (mode, ctx.lock) else {
             return;
@@ -164,7 +163,7 @@ impl Table {
         }
     }
 
-    /// A release that the primary carried out.
+    /// Applies a release that the primary carried out.
     pub fn apply_release(
         &mut self,
         now: Moment,
@@ -182,7 +181,7 @@ impl Table {
         self.apply_end(now, ctx, held.map(|(holder, _)| holder), Event::Released, fx)
     }
 
-    /// A renewal that the primary carried out.
+    /// Applies a renewal that the primary carried out.
     pub fn apply_renew(&mut self, now: Moment, key_ref: KeyRef<'_>, renewal: &Renewal<'_>) -> Step<()> {
         let ctx = KeyStep::new(key_ref);
         match ctx.own_with(&self.locks, renewal.owner, renewal.token) {
@@ -198,7 +197,7 @@ impl Table {
         }
     }
 
-    /// Makes this owner hold, with this token: alone, whatever was there, or beside others who hold in the same way.
+    /// Makes this owner a holder with this token: alone, or alongside the holders of the same mode.
     pub fn apply_hold(
         &mut self,
         now: Moment,
@@ -225,8 +224,8 @@ impl Table {
         travels_on(self.close(&ctx))
     }
 
-    /// A hold that stands here already goes on, with another lease, count or binding. Nothing begins, and the key
-    /// keeps its time to live, as it does on the primary. Returns whether that is so.
+    /// Changes the lease, count or binding of a hold that is here already. Nothing begins, so the key keeps its time
+    /// to live, as on the primary. Returns true if the hold was here.
     fn apply_going_on(&mut self, now: Moment, ctx: &KeyStep<'_>, mode: Mode, saved: &SavedHold) -> bool {
         let own = ctx.own(&self.locks, &saved.owner).filter(|(_, hold)| hold.token() == saved.token);
         let Some((holder, _)) = own.filter(|_| ctx.held_as(&self.locks) == Some(mode)) else {
@@ -238,7 +237,7 @@ impl Table {
         true
     }
 
-    /// The hold with this token ended without a release.
+    /// Ends the hold with this token other than by a release.
     pub fn apply_ended(
         &mut self,
         now: Moment,
@@ -251,7 +250,7 @@ impl Table {
         self.apply_end(now, ctx, held.map(|(holder, _)| holder), Event::Expired, fx)
     }
 
-    /// An empty lock stands here.
+    /// Puts an empty lock at this key.
     pub fn apply_empty(&mut self, now: Moment, lock_key: LockKey<'_>) -> Step<()> {
         let made = self.locks.insert(now, lock_key, None);
         made.map_or(Step::unchanged(()), |id| travels_on(Change::Stored(id)))
@@ -274,8 +273,8 @@ impl Table {
         }
     }
 
-    /// A lock was read from a file or a payload; the key that will hold its number comes after. `None`: there
-    /// are too many locks.
+    /// Loads a lock from a file or a payload, before the key that will hold its number. Returns `None` if there are
+    /// too many locks.
     pub fn load(&mut self, now: Moment, lock_key: LockKey<'_>, saved: Option<&SavedLock>) -> Option<LockId> {
         let lock = self.take_in(now, lock_key, saved)?;
         if saved.is_some() {
@@ -305,7 +304,7 @@ impl Table {
         ctx.lock
     }
 
-    /// What a file or a payload says of a lock; `None` for an empty one.
+    /// Returns the saved form of a lock; `None` if it is empty.
     #[must_use]
     pub fn save(&self, now: Moment, id: LockId) -> Option<SavedLock> {
         let mode = self.locks.mode(id)?;
@@ -313,7 +312,7 @@ impl Table {
         Some(SavedLock { mode, holds })
     }
 
-    /// The record of one hold for readers.
+    /// Returns the record of one hold for readers.
     #[must_use]
     pub fn save_hold(&self, now: Moment, holder: LockId) -> Option<SavedHold> {
         self.locks.hold(holder).map(|hold| saved(now, hold))
@@ -330,7 +329,7 @@ fn saved(now: Moment, hold: Hold<'_>) -> SavedHold {
     }
 }
 
-/// The hold that was told of.
+/// Returns the new hold that a record describes.
 fn new_hold(saved: &SavedHold) -> NewHold<'_> {
     NewHold {
         owner: &saved.owner,
@@ -341,7 +340,7 @@ fn new_hold(saved: &SavedHold) -> NewHold<'_> {
     }
 }
 
-/// A fact that travels on as it came.
+/// Returns a step that passes the fact on unchanged.
 const fn travels_on(change: Change) -> Step<()> {
     Step { reply: (), change, record: Record::AsAsked }
 }

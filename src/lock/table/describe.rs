@@ -1,4 +1,4 @@
-//! The views of FENCE, INFO and the tests. Nothing here changes anything.
+//! Read-only views for FENCE, INFO and the tests.
 
 use super::rejected_waiters::RejectedWaiters;
 use super::state::Table;
@@ -44,11 +44,11 @@ pub struct WaiterView<'a> {
 /// A lock that an owner holds or waits for, as HELDBY shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Possession {
-    /// Which lock.
+    /// The key of the lock.
     pub lock_key: LockKeyBuf,
     /// The mode in which it is held or requested.
     pub mode: Mode,
-    /// Its token and what is left of the lease; `None` if the owner waits.
+    /// Its token and remaining lease; `None` if the owner waits.
     pub held: Option<(Token, u64)>,
 }
 
@@ -57,33 +57,33 @@ pub struct Possession {
 pub struct Description<'a> {
     /// The mode in which it is held or requested.
     pub mode: Mode,
-    /// How many hold; of very many, those are counted whose leases are over and that the pump has not ended yet.
+    /// The number of holders. For a lock with very many, expired ones count until the pump ends them.
     pub holders: usize,
-    /// The first of them, in the order of their tokens.
+    /// The first holders, in the order of their tokens.
     pub holds: Vec<HoldView<'a>>,
-    /// How many wait.
+    /// The number of waiters.
     pub waiters: usize,
-    /// The first of them.
+    /// The first waiters.
     pub queue: Vec<WaiterView<'a>>,
 }
 
-/// How many holds whose leases are over, and that the pump has not ended yet, are passed over to find live ones.
+/// How many expired holds, which the pump has not ended yet, are skipped to find a live one.
 const PASSED_MAX: Bound = Bound::of(1_000, 2);
 
 impl Table {
-    /// Returns true if somebody waits for the lock at this key.
+    /// Returns true if a request waits for the lock at this key.
     #[must_use]
     pub fn is_waited_for(&self, lock_key: LockKey<'_>) -> bool {
         self.queues.at(lock_key).is_some()
     }
 
-    /// Returns true if a lock has too many holders for a command to end all whose leases are over, and there are some.
+    /// Returns true if a lock has expired holders that are too many to end in one command.
     #[must_use]
     pub fn leaves_ends_to_the_pump(&self, now: Moment, lock: LockId) -> bool {
         self.locks.is_large(lock) && self.locks.holders(lock).any(|(_, hold)| hold.is_over(now))
     }
 
-    /// The newest token of a live hold at a found key. LOCK.FENCE.
+    /// Returns the newest token of a live hold, for LOCK.FENCE.
     #[must_use]
     pub fn live_token(&self, now: Moment, existing: Existing) -> Option<Token> {
         let Existing::Lock(lock) = existing else {
@@ -97,7 +97,7 @@ impl Table {
         live.map(|(_, hold)| hold.token()).max()
     }
 
-    /// Returns true if this is the token of a live hold at a found key. LOCK.FENCE, LOCK.EXEC.
+    /// Returns true if this is the token of a live hold, for LOCK.FENCE and LOCK.EXEC.
     #[must_use]
     pub fn is_live(&self, now: Moment, existing: Existing, token: Token) -> bool {
         let Existing::Lock(lock) = existing else {
@@ -106,8 +106,8 @@ impl Table {
         self.locks.hold_with(lock, token).is_some_and(|(_, hold)| !hold.is_over(now))
     }
 
-    /// LOCK.EXEC: whether a command may run under this token. If not, that is counted, and the newest live token of
-    /// the lock is told.
+    /// Decides whether LOCK.EXEC may run a command under this token. If not, counts that and returns the newest live
+    /// token of the lock.
     pub fn fence(&mut self, now: Moment, existing: Existing, token: Token) -> Result<(), Option<Token>> {
         if self.is_live(now, existing, token) {
             return Ok(());
@@ -116,7 +116,7 @@ impl Table {
         Err(self.live_token(now, existing))
     }
 
-    /// The token of this owner's hold at a found key, live or not.
+    /// Returns the token of this owner's hold, live or expired.
     #[must_use]
     pub fn token_of(&self, existing: Existing, owner: &[u8]) -> Option<Token> {
         let Existing::Lock(lock) = existing else {
@@ -125,21 +125,21 @@ impl Table {
         self.locks.hold_of(lock, owner).map(|(_, hold)| hold.token())
     }
 
-    /// The mode of a lock, with live holders or not.
+    /// Returns the mode of a lock, whether its holders are live or expired.
     #[must_use]
     pub fn mode(&self, id: LockId) -> Option<Mode> {
         self.locks.mode(id)
     }
 
-    /// Returns true if somebody holds this lock, live or not.
+    /// Returns true if the lock has a holder, live or expired.
     #[inline]
     #[must_use]
     pub fn is_held(&self, id: LockId) -> bool {
         self.locks.mode(id).is_some()
     }
 
-    /// Describes the lock at a key, with at most this many of the holders and of the waiters. `None` if nobody holds
-    /// it and nobody waits for it. The lock of an old client is held by `legacy_owner`.
+    /// Describes the lock at a key, with at most this many holders and waiters. `None` if it has neither. The lock of
+    /// an old client is shown with `legacy_owner`.
     #[must_use]
     pub fn describe<'s>(
         &'s self,
@@ -210,7 +210,7 @@ impl Table {
         })
     }
 
-    /// All that this owner holds and waits for. LOCK.HELDBY. Goes through all locks of the server.
+    /// Returns all that this owner holds and waits for, for LOCK.HELDBY. Searches all locks of the server.
     #[must_use]
     pub fn held_by(&self, now: Moment, owner: &[u8]) -> Vec<Possession> {
         let mut all: Vec<Possession> = self
@@ -227,7 +227,7 @@ impl Table {
             let lock_key = self.queues.queue(waiter.queue)?.lock_key.clone();
             Some(Possession { lock_key, mode: waiter.request.mode, held: None })
         }));
-        // By name, what is held before what is waited for: the order of records is nobody's business.
+        // By name, and held before awaited: the order of records means nothing to a client.
         all.sort_by(|a, b| {
             (a.lock_key.db, &a.lock_key.name, a.held.is_none()).cmp(&(
                 b.lock_key.db,
@@ -238,55 +238,55 @@ impl Table {
         all
     }
 
-    /// How many locks are held, and how many values of an exclusive lock stand in the keyspace that nobody holds.
+    /// Returns the number of held locks, and of keys whose exclusive lock has no holder.
     #[must_use]
     pub const fn locks(&self) -> usize {
         self.locks.len()
     }
 
-    /// The number of held locks.
+    /// Returns the number of held locks.
     #[must_use]
     pub const fn held(&self) -> usize {
         self.locks.held()
     }
 
-    /// The number of holds.
+    /// Returns the number of holds.
     #[must_use]
     pub const fn holds(&self) -> usize {
         self.locks.holds()
     }
 
-    /// The number of requests that wait.
+    /// Returns the number of waiting requests.
     #[must_use]
     pub const fn waiters(&self) -> usize {
         self.queues.waiters()
     }
 
-    /// The counters so far.
+    /// Returns the counters.
     #[must_use]
     pub const fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// The newest token, 0 if there was none.
+    /// Returns the newest token, 0 if there was none.
     #[must_use]
     pub const fn last_token(&self) -> u64 {
         self.clock.last_token()
     }
 
-    /// Microseconds by which tokens are ahead of the wall clock.
+    /// Returns by how many microseconds tokens are ahead of the wall clock.
     #[must_use]
     pub const fn token_lead_us(&self, wall_us: u64) -> u64 {
         self.clock.lead_us(wall_us)
     }
 
-    /// Bytes that a lock occupies, its key not counted.
+    /// Returns the bytes that a lock occupies, not counting its key.
     #[must_use]
     pub fn memory_of(&self, id: LockId) -> usize {
         self.locks.memory_of(id)
     }
 
-    /// Tells what is wrong with the table, if anything is: what is true after every step.
+    /// Checks the invariants that hold after every step, and returns the first violation.
     ///
     /// `keys` is the keyspace: every key of our type with its value.
     pub fn check<'a>(&self, keys: impl Iterator<Item = (LockKey<'a>, LockId)>) -> Result<(), String> {
@@ -297,8 +297,8 @@ impl Table {
             if !id.is_list() && self.locks.may_know(id) {
                 self.locks.get(id).ok_or_else(|| format!("{lock_key:?} holds a dead number"))?;
             } else if self.locks.holders_of(id) == 0 {
-                // Several held it under another name, or its database changed places: an empty lock, which is not
-                // counted.
+                // An empty lock, which is not counted: several owners held it under another name, or its database was
+                // swapped.
                 count -= 1;
                 continue;
             }
@@ -346,7 +346,7 @@ impl Table {
         self.queues.check()
     }
 
-    /// Tells what is wrong with the notes, if anything is: whatever is marked as noted is noted once.
+    /// Returns an error if the tasks are inconsistent: each marked queue and request is listed once.
     fn check_notes(&self) -> Result<(), String> {
         let there = self.notes.iter().filter(|noted| noted.is_still_there(&self.queues));
         let (mut queues, mut multis) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Connections that close, and what was bound to them.
+//! Closed connections, and the holds bound to them.
 
 use super::key_step::KeyStep;
 use super::state::Table;
@@ -6,11 +6,11 @@ use crate::lock::effect::LockId;
 use crate::lock::tuning;
 use crate::lock::types::{ClientId, LockKeyBuf, Moment};
 
-/// The number of holds of a connection that are unbound at once when it closes.
+/// How many holds of a connection are unbound at once when it closes.
 const UNBOUND_MAX: usize = 32;
 
 impl Table {
-    /// A connection has closed: what it kept alive runs out from here, what it was to end with is cut.
+    /// Handles a closed connection: leases that it kept alive start to run, and holds that end with it are cut short.
     pub fn disconnected(&mut self, now: Moment, client: ClientId) {
         let is_first = !self.sessions.has_closed();
         self.sessions.close(&mut self.locks, now, client);
@@ -19,8 +19,7 @@ impl Table {
         }
     }
 
-    /// The owner asks for what it holds. First ends what a closed connection of the owner's still has to end, so that
-    /// it does not cut later what the owner is granted now.
+    /// First ends what a closed connection of this owner still has to end, so that it cannot cut a later grant short.
     #[cold]
     pub(super) fn unbind_own(&mut self, ctx: &KeyStep<'_>, owner: &[u8]) {
         if let Some((hold, _)) = ctx.own(&self.locks, owner)
@@ -30,8 +29,8 @@ impl Table {
         }
     }
 
-    /// Unbinds the next `count_max` holds of connections that have closed. Each one gives the pump something to do. So
-    /// the pump asks for one at a time, and a million tasks are never there at once.
+    /// Unbinds the next `count_max` holds of closed connections. Each may give the pump a task, so the pump calls
+    /// this for one at a time, and never has a million tasks at once.
     pub(super) fn unbind_some(&mut self, count_max: usize) {
         for _ in 0..count_max {
             if let Some(hold) = self.sessions.unbind_next(&mut self.locks) {
@@ -47,34 +46,32 @@ impl Table {
         self.locks.has_bindings()
     }
 
-    /// Returns true if leases run that the pump has not told others of yet.
+    /// Returns true if leases have started to run that were not replicated yet.
     #[inline]
     #[must_use]
     pub const fn has_running(&self) -> bool {
         self.locks.has_running()
     }
 
-    /// Returns true if any hold has a binding, or may have one before a step is over:
-    /// one may come out of the queue.
+    /// Returns true if any hold has a binding, or may get one in this step: from a waiter that is granted.
     #[inline]
     #[must_use]
     pub const fn may_have_bindings(&self) -> bool {
         self.locks.has_bindings() || self.queues.have_bindings()
     }
 
-    /// Forgets all connections: another server decides from here on, so none of this one keeps anything alive, or ends
-    /// it.
+    /// Forgets all connections: another server decides now, so they keep no hold alive and end none.
     pub fn forget_connections(&mut self) {
         self.sessions.forget(&mut self.locks);
     }
 
-    /// Returns true if it is to be found out yet which holds are orphaned.
+    /// Returns true if some unbound holds were not classified yet.
     #[must_use]
     pub fn has_unbound(&self) -> bool {
         self.locks.has_unbound()
     }
 
-    /// Finds out whether the next `count_max` unbound holds are orphaned. Returns whether that is known of all.
+    /// Classifies the next `count_max` unbound holds: orphaned or not. Returns true once all are.
     pub fn sort_unbound(&mut self, count_max: usize) -> bool {
         self.locks.sort_unbound(count_max);
         !self.has_unbound()
@@ -86,14 +83,14 @@ impl Table {
         self.locks.has_orphaned()
     }
 
-    /// Some of those holds, by their records from this one on, and where they are.
+    /// Returns some orphaned holds, from this record on, and their lock keys.
     #[must_use]
     pub fn orphaned(&self, from: u32, count_max: usize) -> Vec<(LockId, LockKeyBuf)> {
         let orphaned = self.locks.orphaned(from).take(count_max);
         orphaned.filter_map(|lock| Some((lock, self.locks.get(lock)?.lock_key()?))).collect()
     }
 
-    /// Lets the leases of these holds run from here, at their full length: no connection keeps them alive.
+    /// Lets the leases of these holds run at their full length, as no connection keeps them alive.
     pub fn let_run(&mut self, holds: &[LockId], now: Moment) {
         for &hold in holds {
             self.locks.let_run(hold, now);
@@ -101,8 +98,8 @@ impl Table {
         }
     }
 
-    /// Lets the leases run from here that closed connections kept alive: this server decides now. The pump tells
-    /// readers, hold by hold. `false`: some have to wait for those that were let run before.
+    /// Lets leases run that closed connections kept alive, as this server decides now. The pump replicates that, hold
+    /// by hold. Returns false if some must wait for earlier ones to be replicated.
     pub fn let_orphaned_run(&mut self, now: Moment) -> bool {
         self.locks.let_orphaned_run(now)
     }

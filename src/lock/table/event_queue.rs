@@ -1,12 +1,12 @@
-//! The events that are not published yet, in their order (G15).
+//! The events that are not published yet, in order (G15).
 //!
-//! A hold that is broken from outside ends while the server is busy with somebody's command, and nothing may be
-//! published there. So it is noted, and the pump publishes it. Until then whatever else happens to locks is published
-//! behind it: else the next hold of a lock would be heard of before the end of the one before.
+//! A hold that is broken from outside ends while the server runs another client's command, during which nothing may
+//! be published. The event is queued, and the pump publishes it. Later events queue after it: otherwise clients would
+//! see a lock's next hold begin before the previous one ended.
 //!
-//! A database that is emptied may take a million locks with it. They are set aside as a whole ([`Aside`]), and the pump
-//! publishes their ends, and gives back their memory, a few at a time. So it does with the holders of one lock that
-//! very many held ([`Detached`]). If all locks are set aside before it has come to the last holder, it finds the
+//! Emptying a database may remove a million locks. They are set aside as a whole ([`Aside`]); the pump publishes
+//! their ends and frees their memory, a few at a time. It does the same with the holders of one lock that very many
+//! held ([`Detached`]). If all locks are set aside before it has reached the last holder, it finds the rest there.
 //! others there.
 
 use std::collections::VecDeque;
@@ -17,59 +17,59 @@ use crate::lock::locks::{Going, Gone, Locks};
 use crate::lock::stats::Stats;
 use crate::lock::types::{LockKeyBuf, Moment, Token};
 
-/// Something to be published.
+/// An event to publish.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Notice {
     /// The lock that it happened to.
     pub lock_key: LockKeyBuf,
     /// What happened.
     pub event: Event,
-    /// How many live holds were broken, which are counted when this is taken out; and the token of one of them, where
-    /// that is known.
+    /// How many live holds were broken, to be counted when the event leaves the queue; and the token of one of them,
+    /// if known.
     pub broken: (u64, Option<Token>),
 }
 
 /// An entry of the event queue.
 enum Entry {
     Notice(Notice),
-    /// A lock that very many held.
+    /// A removed lock that very many held.
     Detached(Box<Detached>),
 }
 
-/// A lock that is gone, and whose holders are let go one by one.
+/// A removed lock whose holders are freed one by one.
 pub(super) struct Detached {
     pub(super) lock_key: LockKeyBuf,
-    /// When it went.
+    /// When it was removed.
     pub(super) then: Moment,
     /// True if this server decides, and so publishes and counts.
     pub(super) is_ours: bool,
-    /// The number of leases that had ended by then, and of which events are due.
+    /// How many of its leases had expired by then; each of them gets an event.
     pub(super) expired: usize,
-    /// The number of holds that were live then: the lock was broken. That is published last.
+    /// How many of its holds were live then. If any, the lock was broken, which is published last.
     pub(super) broken: u64,
-    /// The token of a holder.
+    /// The token of one holder.
     pub(super) token: Option<Token>,
 }
 
-/// All locks of a set that is gone.
+/// All locks of a removed set.
 struct Aside {
-    /// The events that come before. The detached locks among it are of this set.
+    /// The events to publish before. The detached locks among them belong to this set.
     before: VecDeque<Entry>,
     going: Going,
-    /// When it went, if the ends of its holds are published.
+    /// When the set was removed, if the ends of its holds are published.
     then: Option<Moment>,
 }
 
 /// See the [module](self).
 #[derive(Default)]
 pub(super) struct EventQueue {
-    /// The locks whose events come before the entries.
+    /// Removed sets, whose events come before `entries`.
     asides: VecDeque<Aside>,
-    /// The detached locks among them are of the set that is in use.
+    /// Events to publish. The detached locks among them belong to the set in use.
     entries: VecDeque<Entry>,
-    /// Locks that are gone, and of which nothing is published here.
+    /// Removed sets of which nothing is published here.
     silent: VecDeque<Going>,
-    /// The last events are those of the locks that the last flush ended.
+    /// True if the last events are those of the last flush.
     ends_with_flush: bool,
 }
 
@@ -82,7 +82,7 @@ impl EventQueue {
         self.entries.push_back(Entry::Notice(notice));
     }
 
-    /// These locks are gone. `then` says that the ends of their holds are published, which were live at this moment.
+    /// Adds a removed set of locks. `then` is set if the ends of its holds are published, and says when they ended.
     pub(super) fn push_gone(&mut self, gone: Locks, then: Option<Moment>) {
         let is_last = then.is_some() || gone.has_detached();
         let going = Going::new(gone);
@@ -94,17 +94,17 @@ impl EventQueue {
         }
     }
 
-    /// The holders of this lock are let go one by one.
+    /// Adds a removed lock whose holders are freed one by one.
     pub(super) fn push_detached(&mut self, detached: Detached) {
         self.entries.push_back(Entry::Detached(Box::new(detached)));
     }
 
-    /// The last events are, or are not, those of the locks that the last flush ended.
+    /// Sets whether the last events are those of the last flush.
     pub(super) const fn note_flush(&mut self, is_last: bool) {
         self.ends_with_flush = is_last;
     }
 
-    /// Ends the next of the locks that were flushed, and reports that as `tell` does. `None`: these are not next.
+    /// Ends the next flushed lock, and reports it by `tell`. `None` if flushed locks are not next.
     pub(super) fn next_of_flushed<R>(
         &mut self,
         stats: &mut Stats,
@@ -126,7 +126,7 @@ impl EventQueue {
         Some(step.flatten().flatten())
     }
 
-    /// The next entry in the order of events, but for locks that were flushed. At last, memory is given back.
+    /// Returns the next entry, except for flushed locks. Frees memory once there is none.
     pub(super) fn next_entry(&mut self, locks: &mut Locks, stats: &mut Stats) -> Option<Option<Notice>> {
         let (entries, locks) = match self.asides.front_mut() {
             Some(aside) => (&mut aside.before, aside.going.locks_mut()),
@@ -154,8 +154,9 @@ impl EventQueue {
         Some(None)
     }
 
-    /// A data set begins to load: gives back the memory of locks of which nothing is published. What the last flush has
-    /// emptied was not broken, if nothing was noted since. Returns how many holds it had.
+    /// Prepares for a data set to load: frees the memory of locks of which nothing is published. If nothing was
+    /// queued since the last flush, the locks that it removed do not count as broken; returns how many holds they
+    /// had.
     pub(super) fn begin_load(&mut self) -> usize {
         let holds = self.take_back_flush();
         self.silent.clear();
@@ -169,7 +170,7 @@ impl EventQueue {
         };
         let holds = flushed.going.holds();
         if flushed.going.has_detached() {
-            // The locks that had gone before were broken.
+            // The locks that had been removed before were broken.
             flushed.then = None;
             self.asides.push_back(flushed);
         } else {
@@ -184,7 +185,7 @@ impl EventQueue {
         self.entries.is_empty() && self.asides.is_empty()
     }
 
-    /// Returns true if all is published, and the memory of what is gone given back.
+    /// Returns true if everything is published and freed.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.is_published() && self.silent.is_empty()
@@ -198,7 +199,7 @@ impl EventQueue {
 }
 
 impl Detached {
-    /// Lets the next holder go. Returns the event of that. `None`: there is no other one.
+    /// Frees the next holder, and returns its event. `None` if none is left.
     fn next(&mut self, locks: &mut Locks, stats: &mut Stats) -> Option<Option<Notice>> {
         if self.expired == 0 && !self.take_one(locks, stats) {
             return None;
@@ -209,13 +210,13 @@ impl Detached {
         Some(is_expired.then(|| notice(self.lock_key.clone())))
     }
 
-    /// The event when all its holders are let go: that it was broken, if it was.
+    /// Returns the last event, once all holders are freed: `broken`, if any hold was live.
     fn end(self) -> Option<Notice> {
         let Self { lock_key, is_ours, broken, token, .. } = self;
         (broken > 0 && is_ours).then_some(Notice { lock_key, event: Event::Broken, broken: (broken, token) })
     }
 
-    /// Lets a holder go, and counts what its hold came to. Returns whether there was one.
+    /// Frees a holder and counts its hold. Returns true if there was one.
     fn take_one(&mut self, locks: &mut Locks, stats: &mut Stats) -> bool {
         let Some((ended, is_over)) = locks.take_detached(self.then) else {
             return false;
@@ -230,8 +231,8 @@ impl Detached {
     }
 }
 
-/// Counts a hold that went with its lock, and says what to publish. That is the end of its lease, if that was over,
-/// or else that the lock was broken, once for all who held it.
+/// Counts a hold that ended with its lock, and returns its event: `expired` if its lease had ended, otherwise
+/// `broken`, once for all holders of the lock.
 fn end_of(gone: &Gone<'_>, then: Moment, stats: &mut Stats) -> (bool, Option<Event>) {
     stats.holds.add(gone.hold.held_ms(then));
     if gone.hold.is_over(then) {

@@ -1,4 +1,4 @@
-//! Ends by time or from outside: leases, keys that were removed.
+//! Ends expired leases and finds what is due next.
 
 use super::requests::{Admission, KeyRef};
 use super::state::Table;
@@ -7,12 +7,12 @@ use crate::lock::locks::Due;
 use crate::lock::types::{LockKey, Moment, Now, Token};
 
 impl Table {
-    /// The next moment at which something ends. `leases` is false where this server does not decide.
+    /// Returns the next moment at which something ends. `leases` is false on a server that does not decide.
     #[inline]
     #[must_use]
     pub fn next_deadline(&self, leases: bool) -> Option<Moment> {
         let lease = self.locks.next_end().filter(|_| leases);
-        // The usual case.
+        // The common case.
         if self.queues.waiters() == 0
             && self.restrictions.quarantine_until().is_none()
             && self.notes.next_put_off().is_none()
@@ -32,14 +32,14 @@ impl Table {
         [timeout, lease, look, quarantine, put_off].into_iter().flatten().min()
     }
 
-    /// The first thing that is due, in the order of time.
+    /// Returns the first task that is due, in the order of time.
     #[must_use]
     pub fn due(&mut self, now: Moment, leases: bool) -> Option<Task> {
         if leases && self.sessions.has_closed() {
             self.unbind_some(1);
             return Some(Task::AskAgain);
         }
-        // While the server accepts no writes they would only become more.
+        // While the server accepts no writes, these would only accumulate.
         if leases && self.locks.has_running() && self.notes.has_few_untold() {
             if let Some(hold) = self.locks.next_running() {
                 self.replicate_again(hold);
@@ -53,8 +53,8 @@ impl Table {
         if leases && self.leave_quarantine(now) {
             return Some(Task::AskAgain);
         }
-        // A lease is found to be over in the first whole millisecond behind its end. One that is found together with
-        // a timeout comes first: a request that still waits gets the lock.
+        // A lease ends in the first whole millisecond after its end. If a timeout is due at the same moment, the
+        // lease goes first, so that the waiter gets the lock.
         if leases && self.locks.next_end() == Some(at) {
             return match self.locks.due(now) {
                 Due::Lease(id) => Some(Task::Expire(self.locks.get(id)?.lock_key()?, id)),
@@ -68,8 +68,8 @@ impl Table {
         Some(Task::TimeOut(self.queues.first_timeout()?.1))
     }
 
-    /// Ends expired holds at this key, and grants the lock to the next waiter if it is free. `due` is a hold that
-    /// was told as due, and that may be one of many.
+    /// Ends expired holds at this key, and grants the lock to the next waiter if it is free. `due` is a hold that was
+    /// reported as due; the lock may have others.
     pub fn settle(
         &mut self,
         now: Now,
@@ -80,7 +80,7 @@ impl Table {
     ) -> Step<()> {
         let mut ctx = self.open_step(now.boot, key_ref, fx);
         if self.end_some_lapsed(now.boot, key_ref.lock_key, fx) {
-            // The rest of this step follows when all of them are given up.
+            // The rest of this step follows once all of them have lapsed.
             self.note(key_ref.lock_key);
             return Step::unchanged(());
         }
@@ -89,7 +89,7 @@ impl Table {
         self.step(&ctx, ())
     }
 
-    /// Returns true if the value of a key stands for this hold.
+    /// Returns true if the value of a key represents this hold.
     #[must_use]
     pub fn stands_for(&self, existing: Existing, hold: LockId) -> bool {
         match existing {
@@ -98,9 +98,8 @@ impl Table {
         }
     }
 
-    /// The lease of this lock ran out, and the key where it should stand holds something else: it went
-    /// away by a way that nobody told us. A hold that ended with its lock long ago, and whose record is to be taken out
-    /// yet, is left alone until that moment.
+    /// Breaks a hold whose lease ended while its key holds another value: no event reported how the lock went. A hold
+    /// of a removed lock, whose record waits to be freed, is only postponed.
     pub fn lost(&mut self, now: Moment, id: LockId, postponed_until: Moment) {
         if self.locks.is_detached(id) {
             self.locks.postpone(id, postponed_until);
@@ -109,7 +108,7 @@ impl Table {
         }
     }
 
-    /// The record of the hold with this token, for readers.
+    /// Returns the record of the hold with this token, for readers.
     #[must_use]
     pub fn to_replicate(&self, existing: Existing, token: Token) -> Option<Record> {
         let Existing::Lock(lock) = existing else {
@@ -119,14 +118,14 @@ impl Table {
         Some(if lock.is_list() { Record::Holder(lock, holder) } else { Record::Hold(lock) })
     }
 
-    /// The lease of this lock is over, but the server may not end it now (its slot is not ours, or not
-    /// yet): look again at this moment.
+    /// Reschedules an expired hold that the server may not end now, because its slot belongs to another node or is
+    /// still moving.
     pub fn postpone(&mut self, id: LockId, at: Moment) {
         self.locks.postpone(id, at);
     }
 
-    /// The keys that somebody waits for, from this place on: `most` of them at most. `place` becomes where to go on, 0
-    /// behind the last one. It does not look at what stands before that place.
+    /// Returns up to `most` lock keys that have waiters, starting at `place`, and advances `place`; 0 after the last
+    /// one. Costs nothing for the queues before `place`.
     pub fn keys_waited_for(&self, place: &mut usize, most: usize) -> Vec<LockKey<'_>> {
         let mut lock_keys = Vec::new();
         while lock_keys.len() < most {

@@ -1,4 +1,4 @@
-//! Grants to waiters, by the queue at a key and the lock that they wait for; and how holds begin.
+//! Starts holds: grants locks to waiters, in the order of their queue, and begins the hold of every grant.
 
 use super::key_step::KeyStep;
 use super::requests::{Admission, Decision, NO_TOKENS, TOO_MANY_LOCKS, candidate};
@@ -8,16 +8,17 @@ use crate::lock::locks::NewHold;
 use crate::lock::queue::{QueueId, Waiter};
 use crate::lock::types::{Mode, Moment, Now, Token};
 
-/// A server finds a key gone in the millisecond behind its end; one more for the rounding of two clocks.
+/// A server finds an expired key gone within the millisecond after its end; one more allows for the rounding of two
+/// clocks.
 const LEGACY_GONE_MS: u64 = 2;
 
 impl Table {
-    /// The outcome of a step for its key.
+    /// Returns the step's outcome for its key.
     pub(super) fn step<R>(&mut self, ctx: &KeyStep<'_>, reply: R) -> Step<R> {
         Step { reply, change: self.close(ctx), record: ctx.record }
     }
 
-    /// Returns the change of the key that the step leads to.
+    /// Returns the change that the step makes to its key.
     pub(super) fn close(&mut self, ctx: &KeyStep<'_>) -> Change {
         self.assert_nobody_waits_for_own(ctx.key_ref.lock_key, ctx.lock);
         let mut is_new_turn = false;
@@ -46,7 +47,7 @@ impl Table {
                 match (ctx.has_begun, ctx.is_touched) {
                     (true, _) => Change::Renewed,
                     (false, true) => Change::Touched,
-                    // Some of its holds may have ended.
+                    // Some of its holds may have ended in this step.
                     (false, false) if ctx.has_ended => Change::Touched,
                     (false, false) => Change::Nothing,
                 }
@@ -57,7 +58,7 @@ impl Table {
         }
     }
 
-    /// Ends the expired holds of the lock. `due` is one that is known to be.
+    /// Ends the expired holds of the lock. `due` is a hold known to have expired.
     pub(super) fn expire_due_holds(
         &mut self,
         now: Moment,
@@ -70,7 +71,7 @@ impl Table {
             self.unbind_own(ctx, owner);
         }
         if let Some(lock) = ctx.lock.filter(|&lock| lock.is_list() && self.locks.is_large(lock)) {
-            // They are ended when the pump comes to them; these may not wait.
+            // The pump will end the others. These must end now.
             let own = owner.and_then(|owner| self.locks.hold_of(lock, owner)).map(|(holder, _)| holder);
             let due = due.filter(|&due| self.locks.is_held_by(lock, due));
             for holder in own.into_iter().chain(due) {
@@ -94,12 +95,12 @@ impl Table {
         }
     }
 
-    /// Returns true if a request could be granted with `reserved` places kept free for others.
+    /// Returns true if the request could be granted while `reserved` permits stay free for others.
     pub(super) fn fits(&self, ctx: &KeyStep<'_>, mode: Mode, reserved: usize) -> bool {
         reserved < self.room(ctx, mode)
     }
 
-    /// Returns how many more could hold the lock in this mode, with the current holders.
+    /// Returns how many more holders of this mode the lock admits now.
     fn room(&self, ctx: &KeyStep<'_>, mode: Mode) -> usize {
         if ctx.legacy.is_some() || self.restrictions.is_closed() {
             return 0;
@@ -111,13 +112,13 @@ impl Table {
             (Mode::Limit(limit), held_as) if held_as.is_none_or(|held_as| held_as == mode) => {
                 (limit as usize).saturating_sub(holders())
             }
-            // Its mode admits no other holder.
+            // The current mode admits no other holder.
             (Mode::Shared | Mode::Limit(_), _) => 0,
         }
     }
 
-    /// The number of reservations at the head of the queue that have their turn: the next call of their owners is
-    /// granted.
+    /// Returns the number of reservations at the head of the queue whose turn has come: the next call of their owners
+    /// is granted.
     fn turns(&self, ctx: &KeyStep<'_>, queue: QueueId) -> usize {
         let Some((reserved, bar)) = self.queues.reserved_at_head(queue) else {
             return 0;
@@ -132,8 +133,8 @@ impl Table {
         usize::from(first.is_some_and(|first| self.fits(ctx, first.mode, 0)))
     }
 
-    /// Lets in everybody in the queue who can come in now, first come first (G5). If they are very many, some: the pump
-    /// lets in the rest.
+    /// Grants the lock to all waiters that it admits now, in their order (G5). A step serves a bounded number; the
+    /// pump serves the rest.
     #[inline(always)]
     pub(super) fn admit_queue(
         &mut self,
@@ -142,7 +143,7 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut Effects,
     ) {
-        // The usual case.
+        // The common case.
         if self.queues.waiters() > 0 {
             self.admit_who_can(now, ctx, admission, fx);
         }
@@ -172,7 +173,7 @@ impl Table {
                 continue;
             }
             let Some(candidate) = candidate(request, ctx.key_ref.lock_key, None) else {
-                // Nobody passes one that wants the whole lock. A waiter behind the others may fit beside them.
+                // No waiter overtakes one that wants the whole lock. A waiter after the others may still fit.
                 if request.mode == Mode::Exclusive {
                     break;
                 }
@@ -201,8 +202,8 @@ impl Table {
         self.note_left(Some(queue));
     }
 
-    /// Grants a waiting request, or refuses it if no token or no number of a lock is left, and answers it. Returns
-    /// true if it was granted.
+    /// Grants the lock to a waiter and answers it, or refuses it if no token or no lock number is left. Returns true
+    /// if it was granted.
     fn grant_waiter(&mut self, now: Now, ctx: &mut KeyStep<'_>, id: WaiterId, fx: &mut Effects) -> bool {
         let Some((token, _)) = self.clock.mint(now.wall_us) else {
             self.answer(id, Answer::Refused(NO_TOKENS), fx);
@@ -231,7 +232,7 @@ impl Table {
         record.is_some()
     }
 
-    /// Returns true if it is the turn of this request: nobody is ahead of it but reservations, and it fits beside them.
+    /// Returns true if this waiter is next: only reservations are ahead of it, and it fits alongside them.
     pub(super) fn is_turn_of(&self, ctx: &KeyStep<'_>, queue: QueueId, waiter: WaiterId) -> bool {
         let request = self.queues.waiter(waiter).map(|waiter| &waiter.request);
         request.is_some_and(|request| {
@@ -240,8 +241,8 @@ impl Table {
         })
     }
 
-    /// Whether a newcomer can come in beside all who are in the queue, because they only have a reservation; `but`
-    /// for one, which it would replace.
+    /// Returns true if a newcomer fits alongside all entries of the queue, because they are reservations. `but` is an
+    /// entry that it would replace.
     pub(super) fn fits_beside(
         &self,
         ctx: &KeyStep<'_>,
@@ -253,7 +254,8 @@ impl Table {
         reserved.is_some_and(|reserved| self.fits(ctx, mode, reserved))
     }
 
-    /// The number of reservations ahead of a request, or in all of the queue, `but` left out. `None`: others are ahead.
+    /// Returns the number of reservations ahead of a waiter, or in the whole queue, except `but`. `None` if other
+    /// requests are ahead.
     fn reserved_ahead(
         &self,
         queue: QueueId,
@@ -263,11 +265,11 @@ impl Table {
         self.queues.reserved_ahead(queue, waiter, but)
     }
 
-    /// Begins a hold by this server's own decision. `None`: there are too many locks. `is_told_later`: its owner waited, and
-    /// is not told of it in this step.
+    /// Begins a hold that this server decided on. Returns `None` if there are too many locks. `is_told_later` is true
+    /// for an owner that waited: it is answered after this step.
     ///
-    /// All grants come by here but those of [`Self::acquire_at_once`]. A rule that forbids a grant is asserted here, so
-    /// that tests notice a step that did not ask it.
+    /// All grants except those of [`Self::acquire_at_once`] pass through here. Rules that forbid a grant are asserted
+    /// here, so that tests find a step that did not check them.
     pub(super) fn begin_granted(
         &mut self,
         now: Moment,
@@ -293,17 +295,17 @@ impl Table {
         Some(record)
     }
 
-    /// Raises the token of an exclusive hold to this one, if it is lower, and the clock of tokens too.
+    /// Raises the token of an exclusive hold to at least this one, and the clock of tokens with it.
     pub(super) fn raise_token(&mut self, ctx: &KeyStep<'_>, holder: LockId, raise: Token) {
         self.clock.hear(raise);
-        // Only a broken record can name one of several holders.
+        // Only a damaged record can name one of several holders.
         let is_alone = ctx.lock.is_some_and(|lock| !lock.is_list());
         if is_alone && self.locks.hold(holder).is_some_and(|hold| hold.token() < raise) {
             self.locks.set_token(holder, raise);
         }
     }
 
-    /// A hold begins. `None`: there are too many locks.
+    /// Begins a hold. Returns `None` if there are too many locks.
     pub(super) fn begin(
         &mut self,
         now: Moment,
@@ -335,7 +337,7 @@ impl Table {
             };
         if let Some(record) = ctx.lock.filter(|&lock| is_new && ctx.key_ref.existing != Existing::Lock(lock))
         {
-            // Made in this very step, and no key's value yet: nobody else would forget it.
+            // This step made the record, and it is no key's value yet: nothing else would remove it.
             self.locks.remove_free(record);
         }
         let Some(holder) = self.locks.join(holders, now, ctx.key_ref.lock_key, new) else {
@@ -348,7 +350,7 @@ impl Table {
         if is_new {
             ctx.note_begun();
         } else {
-            // Alongside others: a time to live that a user gave the key stays.
+            // The key keeps a time to live that a user gave it, because the lock had holders already.
             ctx.touch();
         }
         Some(Record::Holder(holders, holder))

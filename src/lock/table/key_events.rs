@@ -1,4 +1,4 @@
-//! Locks whose keys were removed, or went with a database or a slot.
+//! Ends locks whose keys were removed, alone or with a database or a slot.
 
 use super::event_queue::{Detached, Notice};
 use super::state::Table;
@@ -6,9 +6,9 @@ use crate::lock::effect::{Event, LockId};
 use crate::lock::types::{LockKey, LockKeyBuf, Moment};
 
 impl Table {
-    /// The key of this lock is about to leave its name: deleted, overwritten, renamed, moved.
+    /// Handles a key that is about to lose its value: deleted, overwritten, renamed or moved.
     ///
-    /// `is_ours` says that this server decides: then the waiters are next.
+    /// `is_ours` is true if this server decides: then the waiters are served next.
     pub fn unlinked(&mut self, now: Moment, id: LockId, is_ours: bool) {
         if self.locks.holders_of(id) == 0 {
             return;
@@ -26,7 +26,7 @@ impl Table {
         self.break_hold(now, id, is_ours);
     }
 
-    /// The holds of this lock are about to be ended from outside: counts that and has it published.
+    /// Counts and publishes holds that are about to be ended from outside.
     fn count_ended(&mut self, now: Moment, id: LockId) {
         let over = self.locks.holders(id).filter(|(_, hold)| hold.is_over(now)).count();
         let live = self.locks.holders_of(id) - over;
@@ -37,14 +37,14 @@ impl Table {
         }
     }
 
-    /// The value of a key is gone for good, and its lock with it if nobody holds it. Returns whether that is so.
+    /// Removes a lock that has no holders, once the value of its key was freed. Returns true if it did.
     #[inline]
     pub fn forget_free(&mut self, id: LockId) -> bool {
         self.locks.remove_free(id)
     }
 
-    /// The value of a key is gone for good: its number dies. If it was held, it went with a slot as a whole, by a way
-    /// that names no key. `is_ours` says that this server decides, and so counts and publishes that.
+    /// Removes a lock once the value of its key was freed. A lock that is still held went with a slot as a whole,
+    /// which no event names by key. `is_ours` is true if this server decides, and so counts and publishes it.
     pub fn forget(&mut self, now: Moment, id: LockId, is_ours: bool) {
         if is_ours {
             self.count_broken(id, self.locks.holders_of(id) as u64);
@@ -53,18 +53,18 @@ impl Table {
         self.locks.remove(id, now);
     }
 
-    /// A value that was never a key's is gone, and its lock with it: it was read from a payload with a time to live
-    /// that was over. No event says that it was broken. (A key's value leaves its name before it is freed.)
+    /// Removes the lock of a value that never was a key's: it came from a payload whose time to live had ended.
+    /// Publishes no `broken` event. (The value of a key leaves its name before it is freed.)
     pub fn discard(&mut self, now: Moment, id: LockId) {
         self.forget(now, id, false);
     }
 
-    /// Makes all queues in these databases forget their locks: the waiters there are next.
+    /// Clears the lock of all queues in these databases, so that their waiters are served.
     pub(super) fn forget_locks_of_queues(&mut self, is_concerned: impl Fn(u32) -> bool + Copy) {
         self.note_all(is_concerned, |queue| queue.lock = None);
     }
 
-    /// Ends all holds in these databases, which were broken from outside.
+    /// Ends all holds in these databases from outside.
     pub(super) fn break_all(&mut self, now: Moment, is_concerned: impl Fn(u32) -> bool, is_ours: bool) {
         for id in self.locks.all_held(is_concerned) {
             if is_ours {
@@ -74,7 +74,7 @@ impl Table {
         }
     }
 
-    /// Live holds of ours are about to be ended from outside: counts that and has it published, once for the lock.
+    /// Counts and publishes live holds that are about to be ended from outside, once for the lock.
     fn count_broken(&mut self, id: LockId, holds: u64) {
         if let Some(lock_key) = self.locks.first_key(id) {
             let token = self.locks.holders(id).map(|(_, hold)| hold.token()).max();
@@ -82,7 +82,7 @@ impl Table {
         }
     }
 
-    /// Leases of this lock were over, and nobody had come to end them: has that published.
+    /// Publishes leases that had expired before anything ended them.
     fn note_expired(&mut self, id: LockId, holds: usize) {
         let lock_key = self.locks.first_key(id).filter(|_| holds > 0);
         for _ in 0..holds {
@@ -101,18 +101,18 @@ impl Table {
         }
     }
 
-    /// The holds of this lock were broken: somebody who waits for it may be next.
+    /// Lets the pump serve the waiters of a lock whose holds were broken.
     fn note_broken(&mut self, lock_key: LockKey<'_>, id: LockId) {
         if let Some(queue) = self.queues.at(lock_key).and_then(|queue| self.queues.queue_mut(queue))
             && queue.lock == Some(id)
         {
-            // The number may come to stand for a hold under another name.
+            // The number may be reused for a hold under another name.
             queue.lock = None;
         }
         self.note(lock_key);
     }
 
-    /// Takes a lock out of use that very many hold: the pump lets them go, a few at a time.
+    /// Detaches a lock that very many owners hold. The pump ends its holds, a few at a time.
     fn detach(&mut self, now: Moment, id: LockId, lock_key: LockKeyBuf, is_ours: bool) {
         let token = self.locks.holders(id).next().map(|(_, hold)| hold.token());
         self.locks.detach(id);

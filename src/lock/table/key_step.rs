@@ -14,7 +14,7 @@ pub(super) struct KeyStep<'a> {
     pub(super) has_ended: bool,
     pub(super) has_begun: bool,
     pub(super) is_touched: bool,
-    /// A lock of an old client stands here.
+    /// The lock of an old client at this key.
     pub(super) legacy: Option<Legacy>,
     pub(super) record: Record,
     /// The number of waiters that this step has answered, at this key and those before it.
@@ -22,7 +22,7 @@ pub(super) struct KeyStep<'a> {
 }
 
 impl Table {
-    /// Begins a step at this key: nothing is decided there before waits have ended that a lock has made void.
+    /// Begins a step at this key: first ends the waits that a lock which has arrived there made void.
     #[inline(always)]
     pub(super) fn open_step<'a>(
         &mut self,
@@ -67,12 +67,12 @@ impl<'a> KeyStep<'a> {
         }
     }
 
-    /// Returns true if anything is told.
+    /// Returns true if the step has a record for replicas.
     pub(super) fn replicates(&self) -> bool {
         self.record != Record::Nothing
     }
 
-    /// The lock of an old client is given up.
+    /// Notes that the lock of an old client was released.
     pub(super) fn end_legacy(&mut self) {
         self.legacy = None;
         self.has_ended = true;
@@ -100,12 +100,13 @@ impl<'a> KeyStep<'a> {
         locks.mode(self.lock?)
     }
 
-    /// This owner's hold.
+    /// Returns this owner's hold.
     pub(super) fn own<'s>(&self, locks: &'s Locks, owner: &[u8]) -> Option<(LockId, Hold<'s>)> {
         locks.hold_of(self.lock?, owner)
     }
 
-    /// This owner's hold, if it has this token: an older request of its owner that names one touches no newer hold (G10).
+    /// Returns this owner's hold if it has this token: an older request that names a token touches no newer hold
+    /// (G10).
     pub(super) fn own_with<'s>(
         &self,
         locks: &'s Locks,

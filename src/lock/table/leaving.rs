@@ -1,7 +1,7 @@
-//! The way out: no lock is granted any more, so that the module can go when the last one is over.
+//! Stops granting locks, so that the module can be removed once the last one has ended.
 //!
-//! A holder may renew and release its lock, and ask for it again after a lost reply. Nobody waits: a wait could not
-//! end with a grant. Those who waited are set aside, as they are when this server stops deciding.
+//! Holders may renew and release, and ask again after a lost reply. No request waits, because no wait could end with
+//! a grant. Current waiters are set aside, as when this server stops deciding.
 
 use super::rejected_waiters::RejectedWaiters;
 use super::state::Table;
@@ -10,42 +10,41 @@ use crate::lock::effect::{Answer, Effects, WaiterId};
 use crate::lock::types::Moment;
 
 impl Table {
-    /// Lets no hold begin from the next request on (or, with `false`, lets holds begin again).
+    /// Stops new holds from the next request on; `false` allows them again.
     pub fn set_leaving(&mut self, is_leaving: bool) {
         let was_leaving = self.restrictions.set_leaving(is_leaving);
         if was_leaving && !is_leaving {
-            // Locks that were freed meanwhile were not granted, and perhaps no waiter was turned away yet.
+            // Locks that were freed meanwhile have not been granted, and their waiters may still be there.
             self.note_everything();
         }
     }
 
-    /// Ends all waits. The pump tells the waiters `answer` by [`Self::send_away`], and reservations are dropped.
+    /// Ends all waits. The pump answers the waiters with `answer` by [`Self::send_away`]. Reservations are dropped.
     pub fn turn_away(&mut self, answer: Answer) {
         if self.queues.waiters() > 0 {
             self.set_aside(answer, Default::default());
         }
     }
 
-    /// Sets whether grants and renewals must be confirmed from here on, so that their replies come later.
+    /// Sets whether later grants and renewals must be confirmed, which delays their replies.
     pub fn set_confirms(&mut self, confirms: bool) {
         self.restrictions.set_confirms(confirms);
     }
 
-    /// Sets from when on the replicas that are connected can confirm grants. Where that takes a time, a quarantine lasts
-    /// until then.
+    /// Sets the time from which the connected replicas can confirm grants. A quarantine lasts at least until then.
     pub const fn set_confirmable_from(&mut self, at: Moment) {
         self.restrictions.set_confirmable_from(at);
     }
 
-    /// Ends all waits, and drops what the pump was to look at: this server decides nothing from here on.
+    /// Ends all waits and drops the tasks of the pump, because this server no longer decides.
     pub fn stop_deciding(&mut self) {
-        // What began here and stays is delivered: it is the new primary's to keep or to end.
+        // Holds that began here count as delivered: the new primary keeps or ends them.
         self.undelivered = Default::default();
         let dropped = std::mem::take(&mut self.notes);
         self.set_aside(Answer::Demoted, dropped);
     }
 
-    /// Sets aside all waiters, to be told `answer` some at a time. Nobody waits from here on.
+    /// Sets all waiters aside, to be answered a few at a time. All queues are empty afterwards.
     pub(super) fn set_aside(&mut self, answer: Answer, dropped: Notes) {
         let next = self.queues.successor();
         let queues = std::mem::replace(&mut self.queues, next);
@@ -55,13 +54,13 @@ impl Table {
         }
     }
 
-    /// Returns true if anybody is left that was set aside.
+    /// Returns true if any waiter is still set aside.
     #[must_use]
     pub fn has_away(&self) -> bool {
         !self.rejected.is_empty()
     }
 
-    /// Answers the next of those who were set aside, first come first in each queue. `false`: nobody is left.
+    /// Answers the next waiter that was set aside, in the order of its queue. Returns false if none is left.
     pub fn send_away(&mut self, fx: &mut Effects) -> bool {
         let Some(away) = self.rejected.front_mut() else {
             return false;

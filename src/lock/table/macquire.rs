@@ -1,7 +1,7 @@
-//! Several locks in one step, all or none (G12).
+//! Decides requests for several locks, all or none (G12).
 //!
-//! While such a request waits it stands in the queue of each lock and holds none. All queues learn of it in the same
-//! step, so of two such requests one is ahead of the other everywhere.
+//! A waiting request of this kind is in the queue of each lock and holds none of them. It joins all queues in one
+//! step, so of two such requests the same one is ahead everywhere.
 
 use super::key_step::KeyStep;
 use super::requests::Acquired::{Busy, Granted, Refused, Waiting};
@@ -16,7 +16,7 @@ use crate::lock::token::Travel;
 use crate::lock::types::{LockKey, LockKeyBuf, Mode, Moment, Now, Token};
 
 impl Table {
-    /// LOCK.MACQUIRE. `fx` has room for each of the key references.
+    /// Decides LOCK.MACQUIRE. `fx` has room for each of the key references.
     pub fn acquire_many(
         &mut self,
         now: Now,
@@ -58,7 +58,7 @@ impl Table {
         admission: Admission<'_>,
         fx: &mut [Effects],
     ) {
-        // However many locks there are, one step serves no more.
+        // One step serves a bounded number of waiters, however many locks there are.
         let mut served = ctxs.iter().map(|ctx| ctx.served).max().unwrap_or(0);
         for (ctx, fx) in ctxs.iter_mut().zip(fx) {
             ctx.served = served;
@@ -120,7 +120,7 @@ impl Table {
         self.wait_for_all(now, ctxs, ask, own, fx)
     }
 
-    /// The token under which this owner holds all of these locks in this way.
+    /// Returns the token under which this owner already holds all of these locks in this mode.
     fn holds_all(&self, ctxs: &[KeyStep<'_>], owner: &[u8], mode: Mode) -> Option<Token> {
         let mut tokens = ctxs.iter().map(|ctx| {
             let own = ctx.own(&self.locks, owner).filter(|_| ctx.held_as(&self.locks) == Some(mode));
@@ -139,7 +139,7 @@ impl Table {
         fx: &mut [Effects],
     ) -> Acquired {
         let mut is_any_longer = false;
-        // Leases that stand still from here on, on this connection.
+        // These leases pause from now on, for this connection.
         let mut standing = Vec::new();
         for ctx in &mut *ctxs {
             let Some((holder, hold)) = ctx.own(&self.locks, ask.owner) else {
@@ -171,7 +171,7 @@ impl Table {
         Granted(token)
     }
 
-    /// This owner's waiting request for just these locks, in the same way.
+    /// Returns this owner's waiting request for the same locks in the same mode.
     fn own_multi(&self, ctxs: &[KeyStep<'_>], ask: &Ask<'_>) -> Option<WaiterId> {
         let of_owner =
             |ctx: &KeyStep<'_>| self.queues.of_owner(self.queues.at(ctx.key_ref.lock_key)?, ask.owner);
@@ -202,7 +202,7 @@ impl Table {
         Granted(token)
     }
 
-    /// One hold in each lock. If it is told as it was asked, then once.
+    /// Begins one hold in each lock. A record in the words of the request is written once.
     fn begin_all(
         &mut self,
         now: Now,
@@ -239,7 +239,7 @@ impl Table {
         };
         let mut since = now.boot;
         if let Some(own) = own {
-            // Its entries in all queues go on; the connection that is told is another one.
+            // Its queue entries stay; only the connection to answer changes.
             since = self.queues.waiter(own).map_or(since, |own| own.request.since);
             let taken = self.queues.take_over_all(own, block.client, block.until, ask.lease_ms);
             if let Some((old_client, new)) = taken {
@@ -267,15 +267,15 @@ impl Table {
             return Refused(Refusal::Deadlock);
         }
         if !older.is_empty() {
-            // Perhaps nothing but the older requests was in its way.
+            // The older requests may have been all that was ahead of it.
             self.notes.note_request(&mut self.queues, new);
         }
-        // Not before: one that is refused takes over nothing (G9).
+        // Only now: a refused request replaces nothing (G9).
         older.into_iter().for_each(|old| self.answer(old, Answer::Replaced, fx));
         Waiting(new)
     }
 
-    /// This owner's requests in these queues, by those that stand for them.
+    /// Returns this owner's requests in these queues.
     fn older_requests(&self, ctxs: &[KeyStep<'_>], owner: &[u8]) -> Vec<WaiterId> {
         let in_queue = |ctx: &KeyStep<'_>| self.queues.of_owner(self.queues.at(ctx.key_ref.lock_key)?, owner);
         let mut older: Vec<WaiterId> =
@@ -285,7 +285,7 @@ impl Table {
         older
     }
 
-    /// The keys of a waiting request for several locks.
+    /// Returns the keys of a waiting request for several locks.
     #[must_use]
     pub fn keys_of(&self, first_entry: WaiterId) -> Vec<LockKeyBuf> {
         let multi =
@@ -295,7 +295,7 @@ impl Table {
         queues.map(|queue| queue.lock_key.clone()).collect()
     }
 
-    /// Grants a waiting request for several locks if it is its turn everywhere.
+    /// Grants a waiting request for several locks if it is first in every queue.
     pub fn settle_many(
         &mut self,
         now: Now,
@@ -312,7 +312,7 @@ impl Table {
                 self.end_lapsed(now.boot, queue, fx);
             }
         }
-        // Also if this request stays in the queue: what was over here may have been what others wait for.
+        // Even if this request keeps waiting: other waiters may need what expired here.
         if self.try_all(now, first_entry, &mut ctxs, admission, fx).is_some()
             || ctxs.iter().any(KeyStep::has_ended)
         {
@@ -321,7 +321,7 @@ impl Table {
         self.close_all(&ctxs)
     }
 
-    /// `None`: it stays in the queue.
+    /// Returns `None` if the request stays in the queue.
     fn try_all(
         &mut self,
         now: Now,

@@ -1,4 +1,4 @@
-//! What is to be published and was not yet: how it comes into the [event queue](super::event_queue), and out of it.
+//! Puts events into the [event queue](super::event_queue), and takes them out.
 
 use super::event_queue::Notice;
 use super::state::Table;
@@ -7,25 +7,24 @@ use crate::lock::locks::Gone;
 use crate::lock::tuning::Bound;
 use crate::lock::types::{LockKey, Moment};
 
-/// After this many sets of locks the values of the first sets could be taken for values of the next one. So from then
-/// on databases that change places are looked at lock by lock, until the keyspace was emptied.
+/// After this many sets of locks, values of the first sets could be mistaken for values of the next one. From then
+/// on, swapped databases are searched lock by lock, until the keyspace is emptied.
 const EPOCHS_WITH_VALUES_MAX: Bound = Bound::of(4_000_000, 4);
 
 impl Table {
-    /// Returns true if an event is not published yet. Then what happens now has to wait for it.
+    /// Returns true if an event is not published yet. Later events must wait for it.
     #[inline(always)]
     #[must_use]
     pub fn has_notices(&self) -> bool {
         !self.events.is_published()
     }
 
-    /// Has this published behind all that was not published yet.
+    /// Queues an event.
     pub fn publish_later(&mut self, lock_key: LockKey<'_>, event: Event) {
         self.events.push(lock_key.to_owned(), event);
     }
 
-    /// The next event to publish, if this step gives one: it may only have given back memory. `None`: there is
-    /// nothing left.
+    /// Takes the next event out, or only frees memory. `None` if nothing is left.
     pub fn next_notice(&mut self) -> Option<Option<Notice>> {
         let notice = |gone: &Gone<'_>, event| {
             Some(Notice { lock_key: gone.lock.lock_key()?, event, broken: (0, None) })
@@ -35,8 +34,8 @@ impl Table {
             .or_else(|| self.events.next_entry(&mut self.locks, &mut self.stats))
     }
 
-    /// The next event to publish where no client listens, as [`Self::next_notice`]. It leaves out the name of each
-    /// lock that was flushed, for a name takes longer to write out than all else.
+    /// As [`Self::next_notice`], while no client listens: leaves out the names of flushed locks, which cost more than
+    /// the rest.
     pub fn next_unheard(&mut self) -> Option<Option<Event>> {
         if let Some(step) = self.events.next_of_flushed(&mut self.stats, |_, event| Some(event)) {
             return Some(step);
@@ -44,15 +43,15 @@ impl Table {
         Some(self.events.next_entry(&mut self.locks, &mut self.stats)?.map(|notice| notice.event))
     }
 
-    /// A lock of which a notice says that it was broken has left with its slot: it is not counted.
+    /// Uncounts a lock whose event says that it was broken, but which left with its slot.
     pub fn take_back_broken(&mut self, notice: &Notice) {
         self.stats.broken -= notice.broken.0;
         self.stats.left += notice.broken.0;
     }
 
-    /// These databases (all, if `None`) are being emptied: no hold in them is left from here on, and the waiters there
-    /// are next. The server frees the values later, perhaps on a thread of its own, and whatever number comes with one
-    /// finds nothing. `is_ours` says that this server decides, and so counts and publishes what is broken by that.
+    /// Ends all holds in the databases that are being emptied (all, if `None`), and lets their waiters be served. The
+    /// server frees the values later, perhaps on another thread; their numbers then stand for nothing. `is_ours` is
+    /// true if this server decides, and so counts and publishes broken locks.
     pub fn flushed(&mut self, now: Moment, db: Option<u32>, is_ours: bool) {
         self.events.note_flush(false);
         if db.is_none_or(|db| self.locks.are_all_in(|other| other == db)) {
@@ -67,8 +66,9 @@ impl Table {
         self.forget_locks_of_queues(|key_db| db.is_none_or(|db| db == key_db));
     }
 
-    /// Two databases changed places. A hold is bound to its name: all of both are broken. `is_ours` says that this
-    /// server decides, and so counts and publishes that. The values stay in the keyspace, and find nothing.
+    /// Breaks all locks in two databases that changed places, because a hold belongs to its name. `is_ours` is true
+    /// if this server decides, and so counts and publishes that. The values stay in the keyspace, and stand for
+    /// nothing.
     pub fn swapped(&mut self, now: Moment, a: u32, b: u32, is_ours: bool) {
         if a == b {
             return;
@@ -84,7 +84,7 @@ impl Table {
         self.forget_locks_of_queues(is_concerned);
     }
 
-    /// A set of none takes the place of all locks, which end now. Returns whether there was any.
+    /// Replaces all locks by an empty set. Returns true if there were any.
     fn set_all_aside(&mut self, now: Moment, is_ours: bool) -> bool {
         if self.locks.is_empty() && self.locks.holds() == 0 {
             return false;
@@ -99,14 +99,14 @@ impl Table {
         true
     }
 
-    /// A data set begins to load. What was thrown away for it, a moment ago, was not broken (DEBUG RELOAD): the locks
-    /// come back. And what is loaded needs the memory.
+    /// Prepares for a data set to load. Locks that were removed a moment ago for it were not broken (DEBUG RELOAD),
+    /// as they come back. Their memory is needed for the load.
     pub fn begin_load(&mut self) {
         self.stats.broken -= self.events.begin_load() as u64;
         self.clock.begin_load();
     }
 
-    /// Keeps those of these numbers that may still stand for a lock.
+    /// Keeps only the numbers that may still stand for a lock.
     pub fn keep_known(&self, numbers: &mut Vec<LockId>) {
         numbers.retain(|&id| self.locks.may_know(id));
     }

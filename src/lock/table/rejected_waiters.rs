@@ -1,40 +1,39 @@
-//! Clients that waited when this server stopped deciding, or was to grant nothing any more. They are told so a few at a
-//! time, because there can be very many.
+//! Waiters to reject after this server stopped deciding or granting. There can be very many, so they are answered a
+//! few at a time.
 //!
-//! All queues are set aside as they are, in one moment. What becomes of those who stood there is decided then, and only
-//! telling them takes time. So nothing that happens meanwhile finds them: no lock is granted to them, no search for a
-//! deadlock meets them, their time to wait does not end. They are told the same if the server decides again before the
-//! last of them was told, or if its data set is replaced. A request that comes then stands in a new queue. Only a waiter
-//! that leaves by itself is told nothing more.
+//! All queues are set aside as they are, in one moment. The answer of their waiters is final; only sending it takes
+//! time. Until then no step can reach them: no grant, no search for deadlocks, no timeout. They get the same answer
+//! even if the server decides again, or its data set is replaced, before the last one was answered. Later requests
+//! join new queues. A waiter that leaves by itself gets no answer.
 
 use super::task_queue::Notes;
 use crate::lock::effect::{Answer, Effects, WaiterId};
 use crate::lock::queue::Queues;
 use crate::lock::types::ClientId;
 
-/// Queues that were set aside, and what the pump was to look at then.
+/// Queues that were set aside, and the pump's tasks of that time.
 pub(super) struct RejectedWaiters {
     queues: Queues,
-    /// The answer that they get.
+    /// The answer to all of these waiters.
     answer: Answer,
-    /// No queue is left before this place.
+    /// All queues before this place are empty.
     place: usize,
-    /// What is not done any more, as there is nothing to decide: its memory is given back in pieces, too.
+    /// Tasks that became void. Their memory is freed in pieces, too.
     dropped: Notes,
 }
 
 impl RejectedWaiters {
-    /// Every waiter in `queues` will get this answer.
+    /// Sets these queues aside. Every waiter in them gets this answer.
     pub(super) const fn new(queues: Queues, answer: Answer, dropped: Notes) -> Self {
         Self { queues, answer, place: 0, dropped }
     }
 
-    /// Returns true if nothing is left of it.
+    /// Returns true if nothing is left.
     pub(super) fn is_empty(&self) -> bool {
         self.queues.waiters() == 0 && self.dropped.is_empty()
     }
 
-    /// Answers the next one, first come first in each queue, or forgets the next of what is dropped.
+    /// Answers the next waiter, or frees the next dropped task.
     pub(super) fn send_one(&mut self, fx: &mut Effects) {
         if let Some(waiter) = self.next() {
             if let Some(client) = self.take(waiter) {
@@ -45,20 +44,20 @@ impl RejectedWaiters {
         }
     }
 
-    /// The waiter that is answered next: the first of a queue.
+    /// Returns the next waiter to answer: the first one of a queue.
     fn next(&mut self) -> Option<WaiterId> {
         let queue = self.queues.first_from(&mut self.place)?;
         Some(self.queues.first_entry(self.queues.head(queue)?))
     }
 
-    /// Takes this one out. No other waiter is admitted for it.
+    /// Removes one waiter. Its removal admits no other.
     pub(super) fn take(&mut self, waiter: WaiterId) -> Option<ClientId> {
         let left = self.queues.leave(waiter);
         while self.queues.next_left().is_some() {}
         left?.request.client
     }
 
-    /// Tells what is wrong with the queues, if anything is.
+    /// Returns an error if the queues are inconsistent.
     pub(super) fn check(&self) -> Result<(), String> {
         self.queues.check()
     }

@@ -1,4 +1,4 @@
-//! LOCK.RELEASE and LOCK.RENEW of a client, on a primary.
+//! Decides LOCK.RELEASE and LOCK.RENEW of a client, on a primary.
 
 use super::key_step::KeyStep;
 use super::requests::{Admission, KeyRef, Refusal, Release, Renewal};
@@ -7,8 +7,8 @@ use crate::lock::effect::{Answer, Change, Effects, Event, Existing, Legacy, Lock
 use crate::lock::types::{Mode, Moment, Now, Token};
 
 impl Table {
-    /// Ends an exclusive hold of this owner whose record is all that is kept of it, while no request waits on the server
-    /// and no setting restricts grants: most releases. Returns the step, and the event to publish. `None`:
+    /// Ends an exclusive hold in the common case: its record is all that is stored for it, no request waits on the
+    /// server, and no setting restricts grants. Returns the step and the event to publish; `None` if
     /// [`Self::release`] must decide, and nothing has changed.
     #[inline(always)]
     pub fn release_at_once(
@@ -34,7 +34,8 @@ impl Table {
         Some((step, Event::Released))
     }
 
-    /// LOCK.RELEASE. The reply is true if a hold was given up; `None`: the key holds a value of another type.
+    /// Decides LOCK.RELEASE. Replies true if a hold was released, and `None` if the key holds a value of another
+    /// type.
     pub fn release(
         &mut self,
         now: Now,
@@ -61,7 +62,7 @@ impl Table {
             self.admit_queue(now, &mut ctx, admission, fx);
             return self.step(&ctx, Some(true));
         }
-        // The leases of the others matter to waiters and to the pump alone.
+        // Other leases concern only waiters and the pump.
         let is_waited_for = self.queues.waiters() > 0;
         let mut own = if is_waited_for { None } else { self.own_live(now.boot, &ctx, owner, token) };
         if own.is_none() {
@@ -81,7 +82,7 @@ impl Table {
         self.step(&ctx, Some(own.is_some()))
     }
 
-    /// This owner's hold, if its lease is not over and it has this token, and how many releases it takes.
+    /// Returns this owner's live hold, if it has this token, and the number of releases that it takes.
     fn own_live(
         &self,
         now: Moment,
@@ -93,7 +94,7 @@ impl Table {
         own.map(|(holder, hold)| (holder, hold.count()))
     }
 
-    /// LOCK.RENEW. The reply is true if the hold was renewed.
+    /// Decides LOCK.RENEW. Replies true if the hold was renewed.
     pub fn renew(
         &mut self,
         now: Now,
@@ -135,7 +136,7 @@ impl Table {
                 self.raise_token(&ctx, holder, raise);
             }
             ctx.touch();
-            // A reader knows the hold by the token that it had: it is told of another one first.
+            // Readers know the hold by its old token, so the change of token is replicated first.
             if !stands_still || renewal.raise.is_some() {
                 ctx.replicate(Record::AsAsked, fx);
             }

@@ -1,4 +1,4 @@
-//! What goes into the steps of a [table](super) and comes out of them, beside [effects](crate::lock::effect).
+//! The arguments and results of the steps of a [table](super), except for their [effects](crate::lock::effect).
 
 use crate::lock::effect::{Answer, Existing, Step, WaiterId};
 use crate::lock::locks::NewHold;

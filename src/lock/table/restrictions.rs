@@ -1,4 +1,4 @@
-//! What keeps this server from granting locks: a quarantine, replicas that must confirm, an unload of the module.
+//! Restrictions on grants: a quarantine, replicas that must confirm, an unload of the module.
 
 use super::requests::Ask;
 use crate::lock::types::Moment;
@@ -8,14 +8,14 @@ use crate::lock::types::Moment;
 pub(super) struct Restrictions {
     quarantine: Option<Quarantine>,
     confirms: bool,
-    /// From when on the replicas that are connected can confirm grants. A quarantine lasts until then.
+    /// The time from which the connected replicas can confirm grants. A quarantine lasts at least until then.
     confirmable_from: Moment,
     is_leaving: bool,
-    /// True if any of them is on: the shortcuts of acquire and release are closed then.
+    /// True if any restriction is on. Acquire and release then take no shortcut.
     are_on: bool,
 }
 
-/// The time in which a server that may have forgotten locks grants none.
+/// The period in which a server that may have lost locks grants none.
 #[derive(Clone, Copy, Debug)]
 struct Quarantine {
     since: Moment,
@@ -52,10 +52,10 @@ impl Restrictions {
 
     /// Returns true if the request must fail because no grant can be confirmed now.
     ///
-    /// In a quarantine, a client that holds nothing waits for its end, or its reply names the time that is left. One that
-    /// asks again for its hold is refused then, too. The server may know of a hold that its primary has revoked and that
-    /// was never delivered. If such a hold were made longer, it could outlast the quarantine, and be delivered under its
-    /// old token after a newer one was (G4).
+    /// During a quarantine, a client that holds nothing waits, or gets a reply that names the time left. A client
+    /// that asks again for its hold is refused. The server may know of a hold that its primary revoked without ever
+    /// delivering it. Extending such a hold could let it outlast the quarantine, and deliver an old token after a
+    /// newer one (G4).
     pub(super) const fn refuses_unconfirmed(&self, ask: &Ask<'_>, is_held_by_it: bool) -> bool {
         ask.cannot_confirm && (is_held_by_it || self.quarantine.is_none())
     }
@@ -78,7 +78,7 @@ impl Restrictions {
         self.quarantine.map(|quarantine| quarantine.until().max(self.confirmable_from))
     }
 
-    /// Ends the quarantine if its time is up. Returns true if it has just ended.
+    /// Ends the quarantine once its time is up. Returns true if it has just ended.
     pub(super) fn end_quarantine(&mut self, now: Moment) -> bool {
         let is_over = self.quarantine_until().is_some_and(|until| until <= now);
         if is_over {
@@ -88,20 +88,20 @@ impl Restrictions {
         is_over
     }
 
-    /// Notes whether the module is being unloaded. Returns what was noted before.
+    /// Sets whether the module is being unloaded, and returns the previous value.
     pub(super) const fn set_leaving(&mut self, is_leaving: bool) -> bool {
         let was_leaving = std::mem::replace(&mut self.is_leaving, is_leaving);
         self.note_change();
         was_leaving
     }
 
-    /// Notes whether replicas must confirm.
+    /// Sets whether replicas must confirm.
     pub(super) const fn set_confirms(&mut self, confirms: bool) {
         self.confirms = confirms;
         self.note_change();
     }
 
-    /// Notes from when on the replicas that are connected can confirm grants.
+    /// Sets the time from which the connected replicas can confirm grants.
     pub(super) const fn set_confirmable_from(&mut self, at: Moment) {
         self.confirmable_from = at;
     }

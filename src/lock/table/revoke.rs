@@ -1,4 +1,4 @@
-//! Requests and replies that bear on holds that are [not delivered yet](super::undelivered), and their revocation.
+//! Requests and replies that concern [undelivered](super::undelivered) holds, and their revocation.
 
 use super::key_step::KeyStep;
 use super::requests::{Admission, Ask, KeyRef};
@@ -7,7 +7,8 @@ use crate::lock::effect::{Effects, Event, LockId, Record, Step, Task};
 use crate::lock::types::{ClientId, LockKey, Moment, Now, Token};
 
 impl Table {
-    /// The owner of this hold asked for it again or renewed it, and is told so: at once, or when replicas have it.
+    /// Notes that the owner asked for this hold again or renewed it. The reply is sent at once, or once replicas
+    /// confirm.
     pub(super) fn note_asked_again(&mut self, holder: LockId, client: Option<ClientId>) {
         self.locks.note_shown(holder, client);
         if let Some(token) = self.locks.hold(holder).map(|hold| hold.token()) {
@@ -15,15 +16,15 @@ impl Table {
         }
     }
 
-    /// A reply that names this hold was sent to its owner.
+    /// Notes that a reply which names this hold was sent to its owner.
     pub fn delivered(&mut self, lock_key: LockKey<'_>, token: Token) {
         if let Some(holder) = self.undelivered.at(&self.locks, lock_key, token) {
             self.undelivered.note_delivered(token, holder);
         }
     }
 
-    /// A reply that names this hold is never sent. If it was the last one, the pump is to revoke the hold, before
-    /// it looks at anything else.
+    /// Notes that a reply which names this hold will never be sent. If it was the last one, the pump revokes the hold
+    /// before it does anything else.
     pub fn dropped(&mut self, lock_key: LockKey<'_>, token: Token) {
         if let Some(holder) = self.undelivered.at(&self.locks, lock_key, token)
             && self.undelivered.drop_reply(token, holder)
@@ -32,32 +33,32 @@ impl Table {
         }
     }
 
-    /// The pump has looked for a hold of this grant at this key, and has found this one. Forgets those that have ended.
-    /// Forgets others that were to be revoked here, too: their lock has left the key, and may not be freed yet.
+    /// Forgets undelivered holds of this grant that have ended, once the pump has looked at this key and found
+    /// `found`. Holds to be revoked whose lock has left the key are forgotten, too, even if they are not freed yet.
     pub fn forget_gone(&mut self, lock_key: LockKey<'_>, token: Token, found: Option<LockId>) {
         self.undelivered.forget_gone(&self.locks, lock_key, token, found);
     }
 
-    /// The remaining lease of a grant that was not delivered yet, in milliseconds.
+    /// Returns the remaining lease, in milliseconds, of a grant that is not delivered yet.
     #[must_use]
     pub fn left_of_undelivered(&self, now: Moment, token: Token) -> Option<u64> {
         self.undelivered.left_ms(&self.locks, now, token)
     }
 
-    /// How many replies are outstanding that tell of this hold; `None`: it is delivered. For tests.
+    /// Returns how many replies that name this hold are outstanding; `None` if it is delivered. For tests.
     #[cfg(test)]
     pub fn outstanding(&self, lock: LockId, token: Token) -> Option<u32> {
         let (holder, _) = self.locks.hold_with(lock, token)?;
         self.undelivered.outstanding(token, holder)
     }
 
-    /// Of how many grants it is not known yet whether their owners learn of them. For tests.
+    /// Returns the number of undelivered grants. For tests.
     #[cfg(test)]
     pub fn undelivered(&self) -> usize {
         self.undelivered.len()
     }
 
-    /// This owner asks for something else than its hold here. Ends the hold first, if it has to be revoked.
+    /// Ends the owner's hold if it is to be revoked, before the owner gets something else here.
     pub(super) fn revoke_own(&mut self, now: Moment, ctx: &mut KeyStep<'_>, ask: &Ask<'_>, fx: &mut Effects) {
         let own = ctx.own(&self.locks, ask.owner).map(|(holder, hold)| (holder, hold.token()));
         if let Some((holder, token)) = own
@@ -68,7 +69,7 @@ impl Table {
         }
     }
 
-    /// Ends this hold as a release does.
+    /// Ends this hold as a release would.
     fn revoke_hold(
         &mut self,
         now: Moment,
@@ -82,7 +83,7 @@ impl Table {
         }
     }
 
-    /// Ends this hold, and counts and publishes that as a release. Whether there was one.
+    /// Ends this hold, and counts and publishes it as released. Returns true if there was one.
     pub(super) fn end_released(
         &mut self,
         now: Moment,
@@ -99,7 +100,7 @@ impl Table {
         true
     }
 
-    /// Ends the hold with this token if it is still to be revoked, and lets in the next waiters.
+    /// Ends the hold with this token if it is still to be revoked, and serves the next waiters.
     pub fn revoke(
         &mut self,
         now: Now,

@@ -16,11 +16,11 @@ use crate::lock::stats::Stats;
 use crate::lock::token::TokenClock;
 use crate::lock::tuning;
 
-/// The number of waiters of a lock that are granted or refused in one step. The rest come in with the next steps of the
-/// pump, and until then a newcomer stands behind them.
+/// How many waiters of a lock one step grants or refuses. The pump serves the rest in its next steps; until then,
+/// newcomers queue after them.
 const SERVED_A_STEP: usize = 64;
 
-/// Returns true if a step that has served `served` waiters leaves the rest to the pump.
+/// Returns true if a step that has served this many waiters leaves the rest to the pump.
 pub(super) fn are_enough(served: usize) -> bool {
     served >= tuning::served_max(SERVED_A_STEP)
 }
@@ -31,11 +31,12 @@ pub struct Table {
     pub(super) locks: Locks,
     pub(super) queues: Queues,
     pub(super) clock: TokenClock,
-    /// The number of sets of locks that were set aside.
+    /// The number of sets of locks that were replaced.
     pub(super) epochs: u32,
-    /// How many there were when the keyspace was last emptied or replaced: it may have values of any set since then.
+    /// The value of `epochs` when the keyspace was last emptied or replaced: since then it may hold values of any
+    /// later set.
     pub(super) epochs_then: u32,
-    /// The notes of everything that the pump must look at.
+    /// The tasks of the pump.
     pub(super) notes: Notes,
     /// Holds whose grants were not delivered yet.
     pub(super) undelivered: Undelivered,
@@ -44,18 +45,18 @@ pub struct Table {
     pub(super) events: EventQueue,
     pub(super) stats: Stats,
     pub(super) limits: Limits,
-    /// The rules that keep this server from granting locks.
+    /// The reasons why this server may not grant locks.
     pub(super) restrictions: Restrictions,
     /// The cycle that the last refused request would have closed.
     pub(super) cycle: Vec<Link>,
-    /// The effort of the last search for one.
+    /// The number of steps that the last search for a cycle took.
     pub(super) looked: Looked,
-    /// Waiters that were set aside, and not answered yet.
+    /// Waiters that were set aside and not answered yet.
     pub(super) rejected: VecDeque<RejectedWaiters>,
 }
 
 impl Table {
-    /// Sets the limits, from the next request on. Nobody who waits already is turned away.
+    /// Sets the limits for later requests. Current waiters stay.
     pub fn set_limits(&mut self, limits: Limits) {
         let has_room = limits.holders_max > self.limits.holders_max;
         self.limits = limits;

@@ -1,4 +1,4 @@
-//! Notes of everything that the pump must look at, in its order.
+//! The tasks of the pump, in order.
 
 use crate::lock::tuning::Bound;
 use std::collections::{BTreeMap, VecDeque};
@@ -7,22 +7,22 @@ use crate::lock::effect::{Task, WaiterId};
 use crate::lock::queue::{Multi, MultiId, Queue, QueueId, Queues};
 use crate::lock::types::Moment;
 
-/// For how many notes room is kept when all are done.
+/// The number of tasks for which memory is kept once all are done.
 pub(super) const KEPT: Bound = Bound::of(64, 4);
 
-/// The number of notes that the pump looks at in one run, to throw away those of requests that have left.
+/// The number of tasks that the pump examines in one run to drop those of requests that have left.
 pub(super) const LOOKED_AT_ONCE: Bound = Bound::of(4096, 8);
 
-/// Something for the pump to look at.
+/// Something that the pump must examine.
 #[derive(Debug)]
 pub(super) enum Noted {
-    /// A queue, by its number: a flush notes all queues in one turn, and copies the name of none.
+    /// A queue, by its number: a flush adds all queues in one turn, and copies no name.
     Queue(QueueId),
     /// Anything else.
     Task(Box<Task>),
 }
 
-/// Tasks that were put off, each until its moment. A tree, because a queue doubles in one piece.
+/// Postponed tasks, each until its moment. A tree, because a hash table doubles in one piece.
 #[derive(Default)]
 struct PutOff {
     all: BTreeMap<(Moment, u64), Task>,
@@ -39,12 +39,12 @@ impl PutOff {
         self.all.insert((at, self.last), task);
     }
 
-    /// All of it.
+    /// Iterates over all of them.
     fn iter(&self) -> impl Iterator<Item = &Task> {
         self.all.values()
     }
 
-    /// The moment of the first.
+    /// Returns the moment of the first.
     fn next_at(&self) -> Option<Moment> {
         self.all.first_key_value().map(|(&(at, _), _)| at)
     }
@@ -53,7 +53,7 @@ impl PutOff {
         self.all.pop_first().map(|(_, task)| task)
     }
 
-    /// The first, if its moment has come.
+    /// Returns the first if its moment has come.
     fn pop_due(&mut self, now: Moment) -> Option<Task> {
         self.next_at().filter(|&at| at <= now).and_then(|_| self.pop())
     }
@@ -63,18 +63,18 @@ impl PutOff {
 #[derive(Default)]
 pub(super) struct Notes {
     noted: VecDeque<Noted>,
-    /// The number of notes when the pump last threw some away.
+    /// The number of tasks when the pump last dropped some.
     noted_then: usize,
-    /// Undelivered holds to be revoked: the pump looks at them first.
+    /// Undelivered holds to be revoked. They come first.
     to_revoke: VecDeque<Task>,
-    /// Holds whose current state readers must get. That grants nothing.
+    /// Holds whose current state must be replicated. That grants nothing.
     untold: VecDeque<Task>,
     /// Tasks that the server may not do yet, by the time of the next attempt.
     put_off: PutOff,
 }
 
 impl Notes {
-    /// Notes a queue, once.
+    /// Adds a queue, unless it was added already.
     pub(super) fn mark(&mut self, id: QueueId, queue: &mut Queue) {
         if !std::mem::replace(&mut queue.is_noted, true) {
             self.noted.push_back(Noted::Queue(id));
@@ -88,7 +88,7 @@ impl Notes {
         }
     }
 
-    /// Asks the pump to look at all keys of the request for several locks that this entry stands for.
+    /// Asks the pump to examine all keys of the request for several locks that this entry belongs to.
     pub(super) fn note_request(&mut self, queues: &mut Queues, first_entry: WaiterId) {
         if let Some(multi) = multi_of(queues, first_entry)
             && !std::mem::replace(&mut multi.is_noted, true)
@@ -97,8 +97,8 @@ impl Notes {
         }
     }
 
-    /// Notes that it may be the turn of a request for several locks. Asks the pump to look at all of them, unless
-    /// another queue is known to block the request.
+    /// Notes that a request for several locks may be next in this queue. Asks the pump to examine all of its keys,
+    /// unless another queue is known to block it.
     pub(super) fn note_multi(&mut self, queues: &mut Queues, id: MultiId, queue: QueueId) {
         let Some(multi) = queues.multi_mut(id) else {
             return;
@@ -111,7 +111,7 @@ impl Notes {
         }
     }
 
-    /// Asks the pump for anything else.
+    /// Adds any other task.
     pub(super) fn note_task(&mut self, task: Task) {
         match task {
             Task::Revoke(..) => self.to_revoke.push_back(task),
@@ -120,17 +120,17 @@ impl Notes {
         }
     }
 
-    /// Asks for this task again at this time.
+    /// Postpones a task until this time.
     pub(super) fn put_off(&mut self, task: Task, at: Moment) {
         self.put_off.push(task, at);
     }
 
-    /// The time of the first task that was put off.
+    /// Returns the time of the first postponed task.
     pub(super) fn next_put_off(&self) -> Option<Moment> {
         self.put_off.next_at()
     }
 
-    /// Asks again for a task that was put off until now. Returns true if there was one.
+    /// Adds a postponed task whose time has come. Returns true if there was one.
     pub(super) fn take_up_again(&mut self, now: Moment) -> bool {
         let task = self.put_off.pop_due(now);
         let is_any = task.is_some();
@@ -138,9 +138,9 @@ impl Notes {
         is_any
     }
 
-    /// Throws away notes of requests that have left. While nothing can be granted no note is done, and each request
-    /// that comes and goes would leave one behind. Looks at two for each that was added: so at most half of them are
-    /// of requests that have left, but for those who leave all at once.
+    /// Drops tasks of requests that have left. While nothing can be granted, no task is done, and each request that
+    /// comes and goes leaves one. Examines two for each that was added, so at most half of them belong to requests
+    /// that have left, except when many leave at once.
     pub(super) fn forget_left(&mut self, queues: &Queues) {
         let added = self.noted.len().saturating_sub(self.noted_then);
         for _ in 0..(2 * added).min(LOOKED_AT_ONCE.get()) {
@@ -152,13 +152,13 @@ impl Notes {
         self.noted_then = self.noted.len();
     }
 
-    /// The number of notes of queues and requests. The pump can do nothing about them while nothing can be granted.
+    /// Returns the number of tasks that may grant something. The pump does none of them while nothing can be granted.
     #[inline(always)]
     pub(super) fn with_grant(&self) -> usize {
         self.noted.len()
     }
 
-    /// The number of the others: the pump revokes a hold, or has a record of it sent to readers.
+    /// Returns the number of the other tasks: holds to revoke, and records to replicate.
     #[inline(always)]
     pub(super) fn without_grant(&self) -> usize {
         self.to_revoke.len() + self.untold.len()
@@ -169,27 +169,27 @@ impl Notes {
         !self.to_revoke.is_empty()
     }
 
-    /// Returns true if few records of holds wait to be sent to readers.
+    /// Returns true if few records wait to be replicated.
     pub(super) fn has_few_untold(&self) -> bool {
         self.untold.len() < KEPT.get()
     }
 
-    /// The tasks of holds to be revoked, and those that were put off.
+    /// Iterates over the holds to be revoked, including postponed ones.
     pub(super) fn revocations(&self) -> impl Iterator<Item = &Task> {
         self.to_revoke.iter().chain(self.put_off.iter())
     }
 
-    /// The notes of queues and requests.
+    /// Iterates over the tasks that may grant something.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Noted> {
         self.noted.iter()
     }
 
-    /// The next task that grants nothing.
+    /// Returns the next task that grants nothing.
     pub(super) fn next_without_grant(&mut self) -> Option<Task> {
         next_of(&mut self.to_revoke).or_else(|| next_of(&mut self.untold))
     }
 
-    /// The next task of the pump.
+    /// Returns the next task of the pump.
     pub(super) fn next(&mut self, queues: &mut Queues) -> Option<Task> {
         if self.without_grant() > 0 {
             return self.next_without_grant();
@@ -214,12 +214,12 @@ impl Notes {
         })
     }
 
-    /// Returns true if nothing is left, put off or not.
+    /// Returns true if no task is left, postponed or not.
     pub(super) fn is_empty(&self) -> bool {
         self.noted.is_empty() && self.without_grant() == 0 && self.put_off.is_empty()
     }
 
-    /// Forgets one of each kind: the memory of very many is given back in pieces.
+    /// Drops one task of each kind: the memory of very many is freed in pieces.
     pub(super) fn forget_some(&mut self) {
         drop((
             self.noted.pop_front(),
@@ -231,7 +231,7 @@ impl Notes {
 }
 
 impl Noted {
-    /// Returns true if the queue or the request of this note is still there.
+    /// Returns true if the queue or the request of this task is still there.
     pub(super) fn is_still_there(&self, queues: &Queues) -> bool {
         match self {
             Self::Queue(id) => queues.queue(*id).is_some(),
@@ -247,7 +247,7 @@ fn multi_of(queues: &mut Queues, entry: WaiterId) -> Option<&mut Multi> {
     queues.multi_mut(multi)
 }
 
-/// The first of these. When they are all done, their memory is given back.
+/// Takes the first one out. Frees the memory once none is left.
 pub(super) fn next_of<T>(all: &mut VecDeque<T>) -> Option<T> {
     let next = all.pop_front();
     if all.is_empty() && all.capacity() > KEPT.get() {

@@ -1,4 +1,4 @@
-//! The tasks of the pump: requests for them, and the next one.
+//! Gives the pump its tasks.
 
 use super::state::Table;
 use crate::lock::effect::{LockId, Task};
@@ -6,69 +6,69 @@ use crate::lock::queue::{Queue, QueueId};
 use crate::lock::types::{LockKey, Moment};
 
 impl Table {
-    /// Asks the pump to look at a key, if somebody waits there.
+    /// Asks the pump to examine a key, if a request waits there.
     pub fn note(&mut self, lock_key: LockKey<'_>) {
         if let Some(queue) = self.queues.at(lock_key) {
             self.notes.note_queue(&mut self.queues, queue);
         }
     }
 
-    /// The server may not do this now, and perhaps later (its slot is not ours, or not yet): it is tried again at this
-    /// moment.
+    /// Postpones a task that the server may not do now (its slot belongs to another node, or is still moving).
     pub fn put_off(&mut self, task: Task, at: Moment) {
         self.notes.put_off(task, at);
     }
 
-    /// Returns true if anything is put off. For tests.
+    /// Returns true if any task is postponed. For tests.
     #[cfg(test)]
     pub fn has_put_off(&self) -> bool {
         self.notes.next_put_off().is_some()
     }
 
-    /// Throws away notes of requests that have left.
+    /// Drops tasks of requests that have left.
     pub fn forget_notes_of_left(&mut self) {
         self.notes.forget_left(&self.queues);
     }
 
-    /// Returns true if the pump has anything to look at, or to publish.
+    /// Returns true if the pump has anything to examine or to publish.
     #[inline(always)]
     #[must_use]
     pub fn has_tasks(&self) -> bool {
         !(self.tasks() == 0 && self.events.is_empty())
     }
 
-    /// The number of keys that the pump has to look at.
+    /// Returns the number of keys that the pump must examine.
     #[inline(always)]
     #[must_use]
     pub fn tasks(&self) -> usize {
         self.notes.without_grant() + self.notes.with_grant()
     }
 
-    /// How many of these tasks are done though nothing can be granted, as long as the server accepts writes. A hold
-    /// is revoked, or readers are told of one.
+    /// Returns how many tasks are done even while nothing can be granted, as long as the server accepts writes: holds
+    /// to revoke and to replicate.
     #[inline(always)]
     #[must_use]
     pub fn tasks_without_grant(&self) -> usize {
         self.notes.without_grant()
     }
 
-    /// Returns true if a hold that is to be revoked is what the pump is to look at next.
+    /// Returns true if the next task is to revoke a hold.
     #[must_use]
     pub fn revokes(&self) -> bool {
         self.notes.revokes()
     }
 
-    /// The next task that is done though nothing can be granted.
+    /// Returns the next task that is done even while nothing can be granted.
     pub fn next_without_grant(&mut self) -> Option<Task> {
         self.notes.next_without_grant()
     }
 
-    /// The next task of the pump.
+    /// Returns the next task of the pump.
     pub fn next_task(&mut self) -> Option<Task> {
         self.notes.next(&mut self.queues)
     }
 
-    /// Asks the pump to look at every queue that somebody left whose going may let others in, but for this one.
+    /// Asks the pump to examine every queue that a request has left, if that may unblock others; except for this
+    /// queue.
     #[inline(always)]
     pub(super) fn note_left(&mut self, but: Option<QueueId>) {
         if self.queues.has_left() {
@@ -85,12 +85,12 @@ impl Table {
         }
     }
 
-    /// Any waiter may be next.
+    /// Asks the pump to examine all queues.
     pub fn note_everything(&mut self) {
         self.note_all(|_| true, |_| ());
     }
 
-    /// Notes all queues in these databases, each changed so.
+    /// Changes all queues in these databases, and asks the pump to examine them.
     pub(super) fn note_all(&mut self, is_concerned: impl Fn(u32) -> bool, change: impl Fn(&mut Queue)) {
         for (id, queue) in self.queues.queues_mut().filter(|(_, queue)| is_concerned(queue.lock_key.db)) {
             change(queue);
@@ -98,7 +98,7 @@ impl Table {
         }
     }
 
-    /// Asks the pump to tell readers how long this hold lasts.
+    /// Asks the pump to replicate the lease of this hold.
     pub(super) fn replicate_again(&mut self, hold: LockId) {
         let lock_key = self.locks.get(hold).and_then(|lock| lock.lock_key());
         if let Some((lock_key, hold)) = lock_key.zip(self.locks.hold(hold)) {
@@ -107,7 +107,7 @@ impl Table {
         }
     }
 
-    /// Notes that this lock came to a key other than by a grant: the pump ends the waits there, if it stays.
+    /// Notes that this lock came to a key other than by a grant. If it stays, the pump ends the waits there.
     pub(super) fn note_arrived(&mut self, lock_key: LockKey<'_>, lock: LockId) {
         if let Some(queue) = self.queues.at(lock_key) {
             self.queues.set_arrived(queue, lock);

@@ -1,4 +1,4 @@
-//! How waits begin and end: who may join a queue, and how those are answered who leave it.
+//! Begins and ends waits: who may join a queue, and the answers to waiters that leave one.
 
 use super::key_step::KeyStep;
 use super::requests::{ARRIVED, Admission, Candidate, Decision, KeyRef, Refusal, WRONG_TYPE};
@@ -10,11 +10,11 @@ use crate::lock::queue::QueueId;
 use crate::lock::tuning::Bound;
 use crate::lock::types::{LockKey, Moment};
 
-/// The most lapsed reservations that one step of the pump gives up.
+/// The most lapsed reservations that one step of the pump removes.
 const LAPSED_A_STEP: Bound = Bound::of(16, 2);
 
 impl Table {
-    /// Returns the limit that forbids another wait, once the requests that `but` stands for have made room.
+    /// Returns the limit that forbids another wait, not counting the requests in `but`.
     pub(super) fn is_full(&self, queue: Option<QueueId>, more: usize, but: &[WaiterId]) -> Option<Refusal> {
         let entries = || but.iter().flat_map(|&older| self.queues.entries(older));
         let here = entries().filter(|entry| self.queues.waiter(*entry).map(|w| w.queue) == queue).count();
@@ -26,8 +26,8 @@ impl Table {
         (all > self.limits.waiters_max).then_some(Refusal::ServerIsFull(self.limits.waiters_max))
     }
 
-    /// G11: whether a request that stands in the queue now would wait for itself, once the requests that `but` stands for
-    /// are gone; then it is taken out again.
+    /// Returns true if a request that has joined the queue would wait for itself (G11), not counting the requests in
+    /// `but`. It is then removed again.
     pub(super) fn would_never_end(&mut self, now: Moment, waiter: WaiterId, but: &[WaiterId]) -> bool {
         let (queues, locks, holders_max) = (&self.queues, &self.locks, self.limits.holders_max);
         let scope = Scope { queues, locks, now, holders_max, but };
@@ -40,12 +40,12 @@ impl Table {
         true
     }
 
-    /// The cycle of waits that the request refused last would have closed.
+    /// Returns the cycle of waits that the last refused request would have closed.
     pub fn take_cycle(&mut self) -> Vec<Link> {
         std::mem::take(&mut self.cycle)
     }
 
-    /// Notes which lock the queue at this key waits for, which a request has just joined.
+    /// Records which lock the queue at this key waits for, after a request has joined it.
     pub(super) fn set_lock_of_queue(&mut self, ctx: &KeyStep<'_>, queue: Option<QueueId>) {
         self.assert_nobody_waits_for_own(ctx.key_ref.lock_key, ctx.lock);
         if let Some(queue) = queue.and_then(|queue| self.queues.queue_mut(queue)) {
@@ -53,8 +53,8 @@ impl Table {
         }
     }
 
-    /// Asserts, where assertions are built, that no owner waits at this key that holds the lock there. A lock that has
-    /// just arrived ends all waits, and a lock with many holders may have some whose leases are over.
+    /// Asserts, in builds with assertions, that no holder of the lock waits at its key. A lock that has just arrived
+    /// ends all waits, and a lock with many holders may still list expired ones.
     #[inline(always)]
     pub(super) fn assert_nobody_waits_for_own(&self, lock_key: LockKey<'_>, lock: Option<LockId>) {
         debug_assert!(self.nobody_waits_for_own(lock_key, lock), "nobody waits for a lock that they hold");
@@ -70,8 +70,8 @@ impl Table {
         few.is_none_or(|lock| !self.locks.holders(lock).any(|(_, hold)| waits(hold)))
     }
 
-    /// Whether a waiter may be granted the lock here now. One that may not any more is told so and leaves; if nobody
-    /// may now, the pump looks again.
+    /// Returns whether a waiter may be granted the lock here now. A waiter that may not any more is answered and
+    /// removed. If no waiter may now, the pump tries again later.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -89,7 +89,7 @@ impl Table {
         decision
     }
 
-    /// Takes a request out of its queue and answers it, unless it is a reservation.
+    /// Removes a request from its queue, and answers it unless it is a reservation.
     pub(super) fn answer(&mut self, waiter: WaiterId, answer: Answer, fx: &mut Effects) {
         let first_entry = self.queues.first_entry(waiter);
         if let Some(client) = self.queues.leave(waiter).and_then(|left| left.request.client) {
@@ -97,7 +97,7 @@ impl Table {
         }
     }
 
-    /// A request has waited long enough (G7).
+    /// Times out a waiting request (G7).
     pub fn time_out(&mut self, waiter: WaiterId, fx: &mut Effects) {
         let is_told = self.queues.waiter(waiter).is_some_and(|waiter| waiter.request.client.is_some());
         self.stats.timeouts += u64::from(is_told);
@@ -105,7 +105,7 @@ impl Table {
         self.note_left(None);
     }
 
-    /// The connection of a waiting request is gone, or was answered by the server itself (G8).
+    /// Removes a waiting request whose connection closed, or was answered by the server itself (G8).
     pub fn leave(&mut self, waiter: WaiterId) {
         if self.queues.leave(waiter).is_none() {
             self.leave_from_away(waiter);
@@ -113,17 +113,17 @@ impl Table {
         self.note_left(None);
     }
 
-    /// Answers everybody who waits at this key with the same.
+    /// Gives all waiters at this key the same answer.
     pub fn dismiss(&mut self, lock_key: LockKey<'_>, answer: &Answer, fx: &mut Effects) {
         while let Some(waiter) = self.queues.at(lock_key).and_then(|queue| self.queues.head(queue)) {
             self.answer(waiter, answer.clone(), fx);
         }
-        // A request for several has left other queues too.
+        // A request for several locks has left other queues too.
         self.note_left(None);
     }
 
-    /// A value of another type stands where these wait: it stays, and they are told what a request that comes later is
-    /// told (CONTRACT 5). Returns whether it is so. Nothing is written, so nobody need admit them.
+    /// If a value of another type is at this key, keeps it and answers the waiters as it would answer a new request
+    /// (CONTRACT 5). Returns true if so. Writes nothing, so no admission is needed.
     #[cold]
     #[inline(never)]
     pub(super) fn dismiss_from_other(&mut self, key_ref: KeyRef<'_>, fx: &mut Effects) -> bool {
@@ -136,7 +136,7 @@ impl Table {
 
     /// Ends all waits and reservations at a key where a lock with a live hold has arrived other than by a grant.
     pub(super) fn end_waits_for_arrived(&mut self, now: Moment, key_ref: KeyRef<'_>, fx: &mut Effects) {
-        // The usual case.
+        // The common case.
         if self.queues.waiters() == 0 {
             return;
         }
@@ -150,12 +150,12 @@ impl Table {
         }
     }
 
-    /// Gives up the reservations in this queue that were not asked for again in time.
+    /// Removes the lapsed reservations of this queue.
     pub(super) fn end_lapsed(&mut self, now: Moment, queue: QueueId, fx: &mut Effects) {
         while self.end_first_lapsed(now, queue, fx) {}
     }
 
-    /// Gives up some of them. Returns whether there may be more.
+    /// Removes some of them. Returns true if there may be more.
     pub(super) fn end_some_lapsed(&mut self, now: Moment, lock_key: LockKey<'_>, fx: &mut Effects) -> bool {
         let queue = self.queues.at(lock_key);
         queue.is_some_and(|queue| (0..LAPSED_A_STEP.get()).all(|_| self.end_first_lapsed(now, queue, fx)))
@@ -170,7 +170,7 @@ impl Table {
         lapsed.is_some()
     }
 
-    /// Counts the locks that were granted to a request that had waited since then.
+    /// Counts locks that were granted to a waiting request, and how long it waited.
     pub(super) fn count_waited(&mut self, now: Moment, since: Moment, locks: u64) {
         self.stats.contended_grants += locks;
         self.stats.waits.add(now.ms_since(since));

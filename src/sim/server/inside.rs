@@ -93,7 +93,7 @@ pub(crate) struct Told {
     pub(crate) words: Words,
 }
 
-/// SlotOwner a slot is that is not simply this server's.
+/// Where a slot is, if not simply on this server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Slot {
     /// On its way to another server: this one answers for the keys that are still there.
@@ -132,7 +132,7 @@ pub(crate) struct Inside {
     pub(crate) changed: BTreeSet<Option<Vec<u8>>>,
     /// The keys that are watched, each with the number of the connection that watches it.
     pub(crate) watched: BTreeSet<(At, u64)>,
-    /// SlotOwner EXEC does nothing, for a key that it watches was changed.
+    /// A client whose EXEC does nothing, for a key that it watches was changed.
     pub(crate) dirty: BTreeSet<u64>,
     pub(crate) log: Vec<String>,
     pub(crate) connected: BTreeSet<u64>,
