@@ -29,22 +29,22 @@ CODES = {
     "+": "They work together.",
     "S": "A syntax error.",
     "X": "An error: only the token of an exclusive hold can be raised.",
-    "C": "An error that names `redislock.confirm`. A waiter from before gets it at its turn; a hold from before stays.",
-    "G": "`CONFIG SET` and the start of the server refuse to have both.",
-    "M": "The one needs the other: `CONFIG SET` and the start of the server refuse it alone.",
+    "C": "An error that names `redislock.confirm`. An earlier waiter gets it at its turn; an earlier hold stays.",
+    "G": "`CONFIG SET` and the start of the server refuse both together.",
+    "M": "`confirm` needs `quarantine`: `CONFIG SET` and the start of the server refuse it alone.",
     "K": "`LOCKKIND`.",
     "N": "Not granted now: nil. With `BLOCK` the request waits, with `QUEUE` it keeps its position.",
     "Q": "`QUARANTINE` for a new hold. A holder's own request is granted.",
-    "E": "An error: this server may evict locks. It is for holders, too; they renew and release.",
+    "E": "An error: this server may evict locks. Holders get it, too, but can still renew and release.",
     "L": "An error that names `redislock.leaving`, for a new hold. A holder's own request is granted.",
     "U": "The wait ends with `UNBLOCKED`.",
-    "V": "The kept position ends without a word.",
+    "V": "The kept position ends, and the owner is not notified.",
     "D": "The client is redirected to the node that has the slot.",
     "T": "It travels with the lock.",
     "0": "`LOCK.RENEW` answers 0: a string has no token.",
     "F": "`FENCED`: a string has no token.",
-    "A": "A token that was dead is live again, if the payload is from its time.",
-    ".": "They do not meet.",
+    "A": "A dead token is live again, if the payload was dumped while it was live.",
+    ".": "Does not apply.",
 }
 
 #: Each pair of features, in the order of `FEATURES`. A cell with two codes: of a hold, and of a wait.
@@ -70,11 +70,11 @@ HOLDS = {
     "exclusive": "an exclusive hold, of all named keys under one token",
     "SHARED": "a shared hold, of all named keys under one token",
     "LIMIT": "one of n permits (`LIMIT n`)",
-    "some": "an exclusive hold of some of the keys that are named, or of all under several tokens",
-    "exclusive-revoked": "an exclusive hold that is to be revoked: nobody was told of it, and no reply is outstanding",
-    "SHARED-revoked": "a shared hold that is to be revoked",
-    "LIMIT-revoked": "one of n permits that is to be revoked",
-    "wait": "a request that waits (`BLOCK`) or a position that is kept (`QUEUE`), while another owner holds",
+    "some": "an exclusive hold of some of the named keys, or of all under several tokens",
+    "exclusive-revoked": "an exclusive hold about to be revoked: no reply has delivered it, and none is outstanding",
+    "SHARED-revoked": "a shared hold about to be revoked",
+    "LIMIT-revoked": "one of n permits, about to be revoked",
+    "wait": "a waiting request (`BLOCK`) or a kept position (`QUEUE`), while another owner holds the lock",
 }
 
 #: The owner's request, without `BLOCK` and without `QUEUE`, as a name for each column of `AGAIN`.
@@ -98,7 +98,7 @@ REPLIES = {
     "1": "1: done.",
     "0": "0: nothing is held.",
     "X": "An error: only the token of an exclusive hold can be raised.",
-    "g": "A new token: the hold is revoked first, and then the request is decided like anybody's.",
+    "g": "A new token: the hold is revoked first, and the request is then treated like any other owner's.",
     "C": "An error that names `redislock.confirm`, where replicas confirm grants.",
     "n": "nil; the wait and the position stay.",
 }
@@ -149,13 +149,13 @@ def page():
 
 <!-- Printed by scripts/combinations from tests/python/harness/combinations.py. Change the data there. -->
 
-This page says for each pair of features whether they can be used together, and what the server answers if not.
-`tests/python/test_combinations.py` tries each cell on a real server. [The contract](../internals/contract.md) has the
-rules, and the [pages of the commands](commands/acquire.md) have the words of each error.
+This page says which features can be used together, and what the server answers if two cannot.
+`tests/python/test_combinations.py` tries each cell on a real server. The [pages of the commands](commands/acquire.md)
+list the errors, and [the contract](../internals/contract.md) has the rules.
 
 ## Feature and feature
 
-Each pair stands in the table once. A cell with two codes is for a hold, and then for a wait.
+Each pair stands in the table once. If a cell has two codes, the first is for a hold, and the second for a wait.
 
 {table(TOGETHER)}
 
@@ -167,8 +167,8 @@ The features:
 
 ## What an owner has, and what it asks for
 
-One owner asks for a lock that it holds or waits for already. Its request has neither `BLOCK` nor `QUEUE`. With one of
-them an answer other than nil is the same, and a newer request of an owner that waits replaces its older one.
+An owner asks for a lock that it already holds or waits for, without `BLOCK` or `QUEUE`. With either of them all answers
+but nil are the same. Where the table has n, the newer request takes over the position of the older one.
 
 {table(AGAIN)}
 
@@ -182,6 +182,6 @@ What it asks for:
 
 {names(REQUESTS)}
 
-[LOCK.RELEASE](commands/release.md) answers 1 if the owner holds the lock, and otherwise 0. It always ends the wait
-of the owner there.
+[LOCK.RELEASE](commands/release.md) answers 1 if the owner holds the lock, and otherwise 0. In both cases it ends the
+owner's wait for that lock.
 """
