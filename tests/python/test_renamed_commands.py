@@ -12,7 +12,7 @@ from harness.wire import refused
 
 NOT_TOLD = "a grant whose client disconnects before it is told lasts until its lease ends"
 #: The server's commands that the module calls by name, and the log at load of a server without one. Others are not
-#: logged: the cost of their absence in OPERATIONS is time alone, or the setting that needs them is refused.
+#: logged: the cost of their absence in the table is time alone, or the setting that needs them is refused.
 CALLED = {
     "CLIENT": NOT_TOLD,
     "CONFIG": NOT_TOLD,
@@ -52,7 +52,7 @@ def test_every_command_that_is_called_by_name_is_tried_here():
     sources = "".join(path.read_text() for path in (ROOT / "src" / "redis").glob("*.rs"))
     literals = set(re.findall(r'c?"([A-Z]{2,})"', sources))
     assert literals - WORDS == set(CALLED), "a command or word of the sources is not known here"
-    table = (ROOT / "docs" / "operations" / "install-and-upgrade.md").read_text()
+    table = (ROOT / "docs" / "reference" / "compatibility.md").read_text()
     assert not [name for name in CALLED if f"`{name}`" not in table]
 
 
