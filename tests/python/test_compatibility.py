@@ -22,7 +22,7 @@ def test_the_page_lists_the_servers_that_are_tested_and_no_others():
 @pytest.mark.once
 def test_the_page_lists_the_servers_that_the_module_refuses():
     (row,) = re.findall(r"^\| (.*?) \| the module does not load, and the log says why", PAGE, re.MULTILINE)
-    source = (ROOT / "src" / "redis" / "load.rs").read_text()
+    source = (ROOT / "src" / "redis" / "onload.rs").read_text()
     (told,) = re.findall(r'"(.*?) are excluded', source)
     assert row.split(", ") == re.split(", | and ", told)
 
