@@ -10,13 +10,13 @@ use crate::lock::types::{Binding, LIMIT_MAX, Mode};
 pub struct Acquire<'a> {
     /// The owner that asks; `None`: the server mints one (`*`).
     pub owner: Option<&'a [u8]>,
-    /// For how long.
+    /// The lease.
     pub lease_ms: u64,
-    /// The wait, if it may wait.
+    /// How it waits; `None` if it may not.
     pub wait: Option<WaitFor>,
     /// The mode in which to hold the lock.
     pub mode: Mode,
-    /// True if asking again counts.
+    /// True if repeated requests are counted.
     pub is_reentrant: bool,
     /// The binding of the hold to the connection.
     pub binding: Binding,
@@ -48,8 +48,8 @@ struct Given {
 const USAGE: &str = "LOCK.ACQUIRE key owner PX milliseconds | EX seconds [BLOCK milliseconds | QUEUE milliseconds] \
                      [SHARED | LIMIT holders | REENTRANT] [EPHEMERAL milliseconds] [KEEPALIVE]";
 
-/// The owner and the lease, if the arguments after the key are what they mostly are: a name and `PX`. `None`: it is
-/// for [`parse`].
+/// Returns the owner and the lease, if the arguments after the key begin in the most common way: a name and `PX`.
+/// `None` if [`parse`] must decide.
 #[inline(always)]
 pub fn plain<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Option<(&'a [u8], u64)> {
     let [who, px, lease] = args else {
@@ -87,21 +87,21 @@ pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acqui
 
 #[inline(always)]
 fn usual_lease<A: AsRef<[u8]>>(px: &A, lease: &A, bounds: &Bounds) -> Option<u64> {
-    // Letters that differ in this bit alone are the same letter in another case.
+    // Letters that differ only in this bit are the same letter in another case.
     if !matches!(*px.as_ref(), [p, x] if [p | 0x20, x | 0x20] == *b"px") {
         return None;
     }
     integer(lease.as_ref()).filter(|ms| (1..=bounds.lease_ms_max).contains(ms))
 }
 
-/// A request that says nothing but this.
+/// Returns a request without other options.
 #[inline]
 fn usual(who: &[u8], lease_ms: u64, mode: Mode) -> Acquire<'_> {
     let owner = (who != b"*").then_some(who);
     Acquire { owner, lease_ms, wait: None, mode, is_reentrant: false, binding: Binding::NONE }
 }
 
-/// The mode in which to hold the lock, if it is the only option.
+/// Returns the mode, if it is the only option.
 fn usual_mode<A: AsRef<[u8]>>(rest: &[A]) -> Option<Mode> {
     match rest {
         [shared] if shared.as_ref().eq_ignore_ascii_case(b"SHARED") => Some(Mode::Shared),
@@ -174,7 +174,7 @@ impl Given {
     fn acquire<'a>(&self, who: &'a [u8], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
         let wait = match (self.block, self.queue) {
             (Some(_), Some(_)) => return Err(Invalid::Both("BLOCK", "QUEUE")),
-            // Without limit means: as long as the user's bound allows.
+            // Without a limit means as long as the setting allows.
             (Some(0), None) => Some(WaitFor::Block(bounds.wait_ms_max.unwrap_or(0))),
             (Some(ms), None) => Some(WaitFor::Block(ms)),
             // No client could ever ask for it again.
@@ -208,7 +208,7 @@ impl Given {
     }
 }
 
-/// Takes an option that has no value.
+/// Takes an option without a value.
 fn flag(name: &'static str, given: &mut bool) -> Result<(), Invalid> {
     if std::mem::replace(given, true) {
         return Err(Invalid::Repeated(name));

@@ -1,26 +1,26 @@
-//! Parts that the grammars of the commands share: numbers, owners, options.
+//! Grammar that the commands share: numbers, owners, options.
 
 use super::error::{Invalid, shown};
 use crate::lock::types::{LEASE_MS_MAX, OWNER_BYTES_MAX, TOKEN_MAX, Token};
 
-/// Bounds that the user has set and parsing needs (CONTRACT 7).
+/// The settings that parsing needs (CONTRACT 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// Longest lease, in milliseconds.
+    /// The longest lease, in milliseconds.
     pub lease_ms_max: u64,
-    /// Longest wait, in milliseconds; `None`: no bound.
+    /// The longest wait, in milliseconds; `None` if unbounded.
     pub wait_ms_max: Option<u64>,
 }
 
 impl Bounds {
-    /// What a fact from a primary is held to: whatever any primary's settings can allow.
+    /// The bounds of facts from a primary: the widest that any primary's settings allow.
     pub const WIDEST: Self = Self { lease_ms_max: LEASE_MS_MAX, wait_ms_max: None };
 }
 
-/// Longest wait that can be asked without a bound of the user's: the largest integer every client has.
+/// The longest wait without a setting: the largest integer that every client can represent.
 pub const WAIT_MS_MAX: u64 = TOKEN_MAX;
 
-/// A decimal integer as Redis writes them: digits only, no sign, no leading zero, no space.
+/// Parses a decimal integer as Redis writes it: digits only, without sign, leading zero or space.
 #[inline(always)]
 #[must_use]
 pub fn integer(bytes: &[u8]) -> Option<u64> {
@@ -37,7 +37,7 @@ fn any_integer(bytes: &[u8]) -> Option<u64> {
         [b'1'..=b'9', ..] if bytes.len() <= 20 => {}
         _ => return None,
     }
-    // Up to 18 digits cannot overflow: then nothing needs to be checked for each.
+    // Up to 18 digits cannot overflow, so no digit needs a check.
     if bytes.len() <= 18 {
         let mut sum = 0;
         for &digit in bytes {
@@ -54,7 +54,7 @@ fn any_integer(bytes: &[u8]) -> Option<u64> {
     })
 }
 
-/// The number that four to eight digits write, all of them at once; `Some(None)`: they are no digits.
+/// Parses four to eight digits at once; `Some(None)` if they are no digits.
 #[inline(always)]
 const fn several_digits(bytes: &[u8]) -> Option<Option<u64>> {
     let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) else {
@@ -63,22 +63,22 @@ const fn several_digits(bytes: &[u8]) -> Option<Option<u64>> {
     if bytes.len() > 8 {
         return None;
     }
-    // The first four and the last four overlap where there are less than eight; zeros go in front.
+    // The first four and the last four overlap if there are fewer than eight; zeros go in front.
     let unused = 64 - 8 * bytes.len();
     let first = (u32::from_le_bytes(*first) as u64) << unused;
     let last = (u32::from_le_bytes(*last) as u64) << 32;
     let digits = (first | last) ^ 0x3030_3030_3030_3030 << unused;
-    // The high half of a byte is zero, and stays so with 6 more, if and only if it is a digit.
+    // The high half of a byte is zero, and stays so after adding 6, exactly if it is a digit.
     if (digits | digits.wrapping_add(0x0606_0606_0606_0606)) & 0xf0f0_f0f0_f0f0_f0f0 != 0 {
         return Some(None);
     }
-    // Neighbours together: by tens, hundreds, ten thousands.
+    // Combines neighbors: into tens, hundreds, ten thousands.
     let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
     Some(Some((fours * 10_000 + (fours >> 32)) & 0xffff_ffff))
 }
 
-/// The value of the option or argument `what`: an integer from `min` to `max`.
+/// Parses the value of the option or argument `what`: an integer from `min` to `max`.
 pub fn ranged(
     what: &'static str,
     unit: &'static str,
@@ -94,13 +94,13 @@ pub fn ranged(
     })
 }
 
-/// A fencing token.
+/// Parses a fencing token.
 pub fn token(what: &'static str, bytes: &[u8]) -> Result<Token, Invalid> {
     let number = ranged(what, "", bytes, 1, TOKEN_MAX)?;
     Token::new(number).ok_or(Invalid::Number { what, unit: "", min: 1, max: TOKEN_MAX })
 }
 
-/// An owner.
+/// Checks an owner.
 pub const fn owner(bytes: &[u8]) -> Result<&[u8], Invalid> {
     if bytes.is_empty() || bytes.len() > OWNER_BYTES_MAX {
         return Err(Invalid::Owner);
@@ -117,19 +117,19 @@ pub struct Options<'a, A> {
 }
 
 impl<'a, A: AsRef<[u8]>> Options<'a, A> {
-    /// The options in `rest`; `expected` names those of the command, for errors.
+    /// Reads the options in `rest`; `expected` names those of the command, for errors.
     pub const fn new(rest: &'a [A], expected: &'static str) -> Self {
         Self { rest, expected }
     }
 
-    /// The next option's name as it was written.
+    /// Takes the name of the next option, as written.
     pub fn take(&mut self) -> Option<&'a [u8]> {
         let (name, rest) = self.rest.split_first()?;
         self.rest = rest;
         Some(name.as_ref())
     }
 
-    /// The value of the option just taken, which `slot` must not have yet.
+    /// Takes the value of that option into `slot`, which must be empty.
     pub fn value<T>(
         &mut self,
         name: &'static str,
@@ -150,7 +150,7 @@ impl<'a, A: AsRef<[u8]>> Options<'a, A> {
         Ok(())
     }
 
-    /// The error for an option that the command does not have.
+    /// Returns the error for an option that the command does not have.
     #[must_use]
     pub fn unknown(&self, name: &[u8]) -> Invalid {
         Invalid::Unknown { name: shown(name), expected: self.expected }
@@ -165,13 +165,13 @@ pub struct LeaseOption {
 }
 
 impl LeaseOption {
-    /// PX was given.
+    /// Returns true if PX was given.
     #[must_use]
     pub const fn of_ms(ms: u64) -> Self {
         Self { px: Some(ms), ex: None }
     }
 
-    /// Takes the option if it is `PX` or `EX`. Answers whether it was.
+    /// Takes the option if it is `PX` or `EX`. Returns true if it was.
     pub fn take<A: AsRef<[u8]>>(
         &mut self,
         name: &[u8],
@@ -192,20 +192,20 @@ impl LeaseOption {
         Ok(true)
     }
 
-    /// The error for what is no option of the command: perhaps a lease without its unit.
+    /// Returns the error for an unknown option, which may be a lease without its unit.
     #[must_use]
     pub fn unknown<A: AsRef<[u8]>>(&self, name: &[u8], options: &Options<'_, A>) -> Invalid {
         let is_lease = self.px.or(self.ex).is_none() && integer(name).is_some();
         if is_lease { Invalid::BareLease { number: shown(name) } } else { options.unknown(name) }
     }
 
-    /// The lease in milliseconds.
+    /// Returns the lease in milliseconds.
     pub fn ms(&self) -> Result<u64, Invalid> {
         self.px.or(self.ex).ok_or(Invalid::NoLease)
     }
 }
 
-/// A lease in whole seconds, as milliseconds.
+/// Parses a lease in whole seconds. Returns milliseconds.
 fn seconds(bytes: &[u8], max_ms: u64) -> Result<u64, Invalid> {
     if max_ms < 1000 {
         return Err(Invalid::LeaseBelowSecond { max_ms });

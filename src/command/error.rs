@@ -10,32 +10,32 @@ use crate::lock::types::{COUNT_MAX, Mode, Token};
 
 pub use crate::lock::table::WRONG_TYPE;
 
-/// Bad input: nothing was changed.
+/// Bad input. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Invalid {
-    /// The owner has no or too many bytes.
+    /// The owner is empty or too long.
     Owner,
-    /// Not an integer in the range.
+    /// Not an integer in the accepted range.
     Number {
-        /// Option or argument.
+        /// The option or argument.
         what: &'static str,
         /// Its unit, or nothing.
         unit: &'static str,
-        /// Smallest accepted.
+        /// The smallest accepted value.
         min: u64,
-        /// Largest accepted.
+        /// The largest accepted value.
         max: u64,
     },
-    /// A token that would run away with the clock of tokens.
+    /// A token that would push the clock of tokens too far ahead.
     TooFarAhead {
-        /// The highest that is taken now.
+        /// The highest token that is accepted now.
         highest: u64,
     },
-    /// No option of this command.
+    /// Not an option of this command.
     Unknown {
-        /// As it was written, made printable.
+        /// The option as written, made printable.
         name: String,
-        /// The options there are.
+        /// The options of the command.
         expected: &'static str,
     },
     /// An option is given twice.
@@ -44,7 +44,7 @@ pub enum Invalid {
     NoValue {
         /// The option.
         name: &'static str,
-        /// What is wrong with no value at all: it tells the range.
+        /// The error for an empty value, which names the accepted range.
         wanted: Box<Invalid>,
     },
     /// An argument is missing.
@@ -54,12 +54,12 @@ pub enum Invalid {
         /// The grammar of the command.
         usage: &'static str,
     },
-    /// A number where an option is expected, and no lease so far.
+    /// A number where an option is expected, and no lease before it.
     BareLease {
         /// The number, made printable.
         number: String,
     },
-    /// Behind the keys of LOCK.MACQUIRE something is wrong, and perhaps it is their count.
+    /// An error after the keys of LOCK.MACQUIRE; their count may be wrong.
     BehindKeys {
         /// The number of keys that the client announced.
         count: u64,
@@ -74,22 +74,22 @@ pub enum Invalid {
     Both(&'static str, &'static str),
     /// A reservation for an owner that no client knows.
     PlaceOfNobody,
-    /// Fewer keys than were said.
+    /// Fewer keys than announced.
     NoKeys {
         /// The number that the client announced.
         count: u64,
-        /// The number of arguments that came.
+        /// The number of arguments that were given.
         given: usize,
     },
-    /// A key of several is named twice.
+    /// A duplicate key.
     SameKey(String),
-    /// A command of this module is to run within LOCK.EXEC; its name made printable.
+    /// A command of this module within LOCK.EXEC; its name made printable.
     Nested(String),
     /// Both PX and EX.
     TwoLeases,
     /// Neither PX nor EX.
     NoLease,
-    /// EX, while no lease may be as long as a second.
+    /// EX, where the longest lease is below a second.
     LeaseBelowSecond {
         /// The longest lease.
         max_ms: u64,
@@ -162,8 +162,8 @@ impl fmt::Display for Invalid {
     }
 }
 
-/// The error for a request that cannot be served. `key` is the one that it is refused for, and `cycle` why it would have
-/// waited for itself, if it would.
+/// Returns the error for a request that was refused. `key` is the key of the refusal, and `cycle` the cycle of waits,
+/// if any.
 #[must_use]
 pub fn refusal(refusal: Refusal, key: &[u8], cycle: &[Link]) -> Cow<'static, str> {
     match refusal {
@@ -205,7 +205,7 @@ pub fn refusal(refusal: Refusal, key: &[u8], cycle: &[Link]) -> Cow<'static, str
     }
 }
 
-/// The kind of a lock in words.
+/// Returns the kind of a lock in words.
 fn kind(mode: Mode) -> String {
     match mode {
         Mode::Exclusive | Mode::Shared => "exclusive or SHARED".to_owned(),
@@ -213,7 +213,7 @@ fn kind(mode: Mode) -> String {
     }
 }
 
-/// A cycle of waits in one line of text: who waits for which lock, and for whom there.
+/// Describes a cycle of waits in one line: which owner waits for which lock, and for whom there.
 fn deadlock(cycle: &[Link]) -> String {
     const LINKS_SHOWN: usize = 8;
     let mut text = "DEADLOCK this wait would never end:".to_owned();
@@ -228,7 +228,7 @@ fn deadlock(cycle: &[Link]) -> String {
     text
 }
 
-/// The token belongs to no live hold; `live` is the newest one that does.
+/// Returns the error for a token without a live hold; `live` is the newest token that has one.
 #[must_use]
 pub fn fenced(token: Token, live: Option<Token>) -> String {
     let token = token.get();
@@ -241,46 +241,46 @@ pub fn fenced(token: Token, live: Option<Token>) -> String {
     }
 }
 
-/// A command would block, which nothing within one step can.
+/// Returns the error for a command that would block, which is impossible within one step.
 #[must_use]
 pub fn would_block(name: &[u8]) -> String {
     format!("ERR LOCK.EXEC does not run commands that block: '{}'", shown(name))
 }
 
-/// A command whose name no server can know.
+/// Returns the error for an unknown command.
 #[must_use]
 pub fn unknown_command(name: &[u8]) -> String {
     format!("ERR unknown command '{}'", shown(name))
 }
 
-/// Keys of several slots, in the words of the server.
+/// Keys of several slots; in the server's words.
 pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
-/// Some keys of a slot that is on its way are not here, in the words of the server.
+/// Some keys of a moving slot are not here; in the server's words.
 pub const SLOT_IS_MOVING: &str = "TRYAGAIN Multiple keys request during rehashing of slot";
 
 /// The server cannot be asked whether a command blocks.
 pub const EXEC_IN_THE_DARK: &str = "ERR LOCK.EXEC needs the command COMMAND, which rename-command has renamed or disabled on this server: it cannot know which commands block";
 
-/// What LOCK.EXEC runs has come to run LOCK.EXEC, by way of another module.
+/// LOCK.EXEC was called within LOCK.EXEC, through another module.
 pub const EXEC_WITHIN: &str = "ERR LOCK.EXEC cannot run within LOCK.EXEC";
 
-/// A hold cannot be bound to a connection that is none.
+/// A hold cannot be bound without a connection.
 pub const NO_CONNECTION: &str = "ERR EPHEMERAL and KEEPALIVE tie a hold to the connection that asks: they cannot be used in a script, a function or another module's call";
 
-/// A replica decides nothing, not even if it may be written to.
+/// A replica decides nothing, even if it is writable.
 pub const READ_ONLY: &str = "READONLY locks are granted by the primary; this server is a replica";
 
-/// A newer request of the same owner took over its queue entry.
+/// A newer request of the same owner replaced this one in the queue.
 pub const REPLACED: &str = "UNBLOCKED a newer request of the same owner took over this place in the queue";
 
-/// This server stopped being a primary.
+/// This server was demoted.
 pub const DEMOTED: &str = "UNBLOCKED this server is no longer a primary; ask the new one";
 
-/// Too few replicas are there, or have been for long enough.
+/// Too few replicas are connected, or were for long enough.
 pub const CANNOT_CONFIRM: &str = "NOREPLICAS too few replicas are connected, or they connected less than a quarantine ago, or this server became primary less than a quarantine ago (see INFO redislock); nothing was done";
 
-/// No client can wait for replicas here.
+/// This client cannot wait for replicas.
 pub const CANNOT_WAIT: &str = "NOREPLICAS a grant or a renewal must wait for replicas (redislock.confirm), which is impossible in MULTI, in a script or on a connection that must not block; nothing was done";
 
 /// Too few replicas acknowledged a grant in time.
@@ -292,40 +292,40 @@ pub const RENEWAL_UNCONFIRMED: &str = "NOREPLICAS too few replicas confirmed the
 /// A paused lease has no end that a quarantine could wait for.
 pub const KEPT_UNCONFIRMED: &str = "ERR KEEPALIVE cannot be used while redislock.confirm is all or majority: a paused lease has no bounded end";
 
-/// Nobody could say how often a lock is held if a request that counts was not confirmed.
+/// After an unconfirmed request, the count of a hold would be unknown.
 pub const COUNTED_UNCONFIRMED: &str =
     "ERR REENTRANT cannot be used while redislock.confirm is all or majority: count in the client";
 
-/// Nobody could say which token a hold has if a request that raises it was not confirmed.
+/// After an unconfirmed request, the token of a hold would be unknown.
 pub const RAISED_UNCONFIRMED: &str = "ERR RAISE cannot be used while redislock.confirm is all or majority: a token that is raised must be known at once";
 
-/// It waits since before the quarantine was set, or made shorter.
+/// The request has waited since before the quarantine was set or shortened.
 pub const LONGER_THAN_QUARANTINE: &str = "ERR PX is more than redislock.quarantine, which was set while this request waited; the request left the queue";
 
-/// The server may throw locks away when memory runs out.
+/// The server may evict locks when memory runs out.
 pub const MAY_EVICT: &str = "ERR this server may evict locks: maxmemory is set and maxmemory-policy is allkeys-*; use a volatile-* policy or noeviction, or accept the loss with CONFIG SET redislock.allow-eviction yes";
 
-/// The operator takes the module off this server.
+/// The module is being removed from this server.
 pub const LEAVING: &str = "ERR this server grants no lock any more: redislock.leaving is yes; what is held can be renewed and released";
 
-/// A command of the replication stream came from a client.
+/// A client sent a command of the replication stream.
 pub const INTERNAL: &str =
     "ERR this command belongs to replication and append-only files; clients cannot use it";
 
-/// A record of the replication stream that this version does not understand.
+/// A record of the replication stream that this version cannot read.
 pub const BAD_RECORD: &str = "ERR malformed redislock record";
 
-/// A record of the replication stream or of an append-only file of another version than this module reads.
+/// A record, of the replication stream or an append-only file, in a version that this module does not know.
 pub const UNKNOWN_RECORD: &str = "ERR redislock record of a version that this module does not know: a newer one has written it, or 0.1 or 0.2; see Upgrade in docs/operations/install-and-upgrade.md";
 
-/// The bytes as they may stand in a line of an error: printable ASCII, at most 64 of them.
+/// Returns the bytes in a form that fits an error line: printable ASCII, at most 64 characters.
 #[must_use]
 pub fn shown(bytes: &[u8]) -> String {
     const SHOWN_BYTES_MAX: usize = 64;
     shown_up_to(SHOWN_BYTES_MAX, bytes)
 }
 
-/// The bytes of one word among several, as they may stand in a line of an error: printable ASCII, at most 12 of them.
+/// Returns one of several words in a form that fits an error line: printable ASCII, at most 12 characters.
 #[must_use]
 pub fn shown_shortly(bytes: &[u8]) -> String {
     const SHORT_BYTES_MAX: usize = 12;
@@ -341,8 +341,8 @@ fn shown_up_to(bytes_max: usize, bytes: &[u8]) -> String {
     text
 }
 
-/// What LOCK.EXEC replies instead of this error of the server. Redis 7.0 words the refusal of a command for its caller's
-/// rights otherwise than for a command that comes by itself, and without the code.
+/// Returns the reply of LOCK.EXEC in place of this error of the server. For a command that lacks rights within a
+/// call, Redis 7.0 uses other words than for the command alone, and no code.
 #[must_use]
 pub fn refusal_of_rights(error: &str) -> Option<String> {
     let reason = error.trim_start_matches("ERR ").strip_prefix("acl verification failed, ")?;

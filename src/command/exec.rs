@@ -4,7 +4,7 @@ use super::args::token;
 use super::error::{Invalid, shown};
 use crate::lock::types::Token;
 
-/// A command that is to run under a token.
+/// A command to run under a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exec<'a, A> {
     /// The token that must belong to a live hold.
@@ -26,15 +26,15 @@ pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Exec<'_, A>, Invalid> {
     Ok(Exec { token, words })
 }
 
-/// Returns true if this names one of the module's own commands. They are steps of their own, and LOCK.EXEC within
-/// itself, written out a hundred thousand times, would be as deep as the stack.
+/// Returns true if this names one of the module's own commands. They are steps of their own, and deeply nested
+/// LOCK.EXEC would exhaust the stack.
 #[must_use]
 pub fn is_ours(name: &[u8]) -> bool {
     const PREFIX: &[u8] = b"lock.";
     name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
 }
 
-/// Returns true if a command that can block would do so: always, but for those of the streams, which block by option.
+/// Returns true if a command that can block would: always, except for the commands of streams, which block by option.
 #[must_use]
 pub fn would_block<A: AsRef<[u8]>>(words: &[A]) -> bool {
     let is = |at, word| is_at(words, at, word);
@@ -42,7 +42,7 @@ pub fn would_block<A: AsRef<[u8]>>(words: &[A]) -> bool {
         return true;
     }
     let mut at = 1;
-    // Names and numbers are passed over: a group may be called BLOCK.
+    // Skips names and numbers: a group may be called BLOCK.
     while at < words.len() && !is(at, b"STREAMS") {
         at += match () {
             () if is(at, b"BLOCK") => return true,
@@ -54,13 +54,14 @@ pub fn would_block<A: AsRef<[u8]>>(words: &[A]) -> bool {
     false
 }
 
-/// Returns true if the word at this place is that one, in whatever case.
+/// Returns true if this is the word at this position, in any case.
 fn is_at<A: AsRef<[u8]>>(words: &[A], at: usize, word: &[u8]) -> bool {
     words.get(at).is_some_and(|w| w.as_ref().eq_ignore_ascii_case(word))
 }
 
-/// Whether this is a command of vector sets that waits for a thread: VADD with the option CAS, or VSIM without NOTHREAD.
-/// Redis has them from 8.0 on, and does not say that they can block. A server ends if one does so within a module's call.
+/// Returns true for a command of vector sets that waits for a thread: VADD with CAS, or VSIM without NOTHREAD. Redis
+/// 8.0 and later have them, and do not report that they can block. A server crashes if one blocks within a module's
+/// call.
 #[must_use]
 pub fn waits_for_a_thread<A: AsRef<[u8]>>(words: &[A]) -> bool {
     // They read options up to the first zero.
@@ -69,11 +70,11 @@ pub fn waits_for_a_thread<A: AsRef<[u8]>>(words: &[A]) -> bool {
         || is_at(words, 0, b"VSIM") && !has_option_nothread(words)
 }
 
-/// Whether a VSIM has this option: an element or a filter may be called so, too. What is not known here may take a
-/// value, and then nothing behind it is believed.
+/// Returns true if VSIM has the option NOTHREAD. An element or a filter may have that name, too. An unknown word may
+/// take a value, so nothing after it is trusted.
 fn has_option_nothread<A: AsRef<[u8]>>(words: &[A]) -> bool {
     let is_one_of = |at, options: &[&[u8]]| options.iter().any(|option| is_at(words, at, option));
-    // The vector is that of an element, or bytes, or numbers behind their count.
+    // The vector is that of an element, or bytes, or numbers after their count.
     let numbers = || str::from_utf8(words.get(3)?.as_ref()).ok()?.parse::<usize>().ok();
     let behind_vector = match () {
         () if is_one_of(2, &[b"ELE", b"FP32"]) => Some(4),

@@ -4,7 +4,7 @@ use super::args::token;
 use super::error::{Invalid, shown};
 use crate::lock::types::Token;
 
-/// Parses the arguments after the key: the token to ask about, if any.
+/// Parses the arguments after the key: the token to check, if any.
 pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<Option<Token>, Invalid> {
     if let [_, more, ..] = args {
         return Err(Invalid::Unknown { name: shown(more.as_ref()), expected: "one token at most" });

@@ -3,16 +3,16 @@
 use super::args::{Options, ranged};
 use super::error::Invalid;
 
-/// The number of holders, and of waiters, that INFO shows without FULL (CONTRACT 2).
+/// The number of holders, and of waiters, that LOCK.INFO shows without FULL (CONTRACT 2).
 pub const SHOWN_SHORT: usize = 10;
 
-/// The number of each that it shows with FULL alone.
+/// The number of each that it shows with FULL.
 pub const SHOWN_FULL: usize = 1_000;
 
-/// The highest number of each that it shows: more would delay other clients.
+/// The largest COUNT: more would delay other clients.
 pub const SHOWN_MAX: usize = 2_000;
 
-/// Parses the arguments after the key: how many holders and how many waiters to show at most.
+/// Parses the arguments after the key: the most holders, and waiters, to show.
 pub fn parse<A: AsRef<[u8]>>(args: &[A]) -> Result<usize, Invalid> {
     let mut options = Options::new(args, "FULL or COUNT");
     let (mut is_full, mut count) = (false, None);

@@ -12,10 +12,10 @@
 //! LOCK.TICK 1 last told                       how far the clock of tokens is (AOF only)
 //! ```
 //!
-//! The 1 is the record's version: the lowest that can express it. The edge writes it and takes it off ([`unversioned`]), so
-//! the part after it is all that the engine and its tests see.
+//! The 1 is the record's version: the lowest that can express it. The edge adds and removes it ([`unversioned`]), so
+//! the engine and its tests see only what follows.
 //!
-//! A granted ACQUIRE, a RELEASE and a RENEW travel in their own words where a reader must come to the
+//! A granted ACQUIRE, a RELEASE and a RENEW are replicated in the words of the client where a reader must reach the
 //! same result; see `docs/internals/replication.md`.
 
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::lock::types::{Binding, LEASE_MS_MAX, LIMIT_MAX, Mode, TOKEN_MAX, Toke
 /// A parsed LOCK.APPLY, without its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Apply {
-    /// This owner holds in this way.
+    /// This owner holds in this mode.
     Hold(Mode, SavedHold),
     /// The hold with this token ended.
     Ended(Token),
@@ -36,7 +36,7 @@ pub enum Apply {
     Empty,
 }
 
-/// The part after the version of a record. `None`: this module does not know the version.
+/// Returns the part after the version of a record. `None` if this module does not know the version.
 #[must_use]
 pub fn unversioned<A: AsRef<[u8]>>(args: &[A]) -> Option<&[A]> {
     let (version, rest) = args.split_first()?;
@@ -44,8 +44,7 @@ pub fn unversioned<A: AsRef<[u8]>>(args: &[A]) -> Option<&[A]> {
     ((1..=u64::from(NEWEST_VERSION)).contains(&version) && !rest.is_empty()).then_some(rest)
 }
 
-/// Parses LOCK.APPLY behind its version. A record is written by this module: what it does not know, it
-/// does not guess.
+/// Parses LOCK.APPLY after its version. The module wrote the record, so unknown parts are refused, never guessed.
 #[must_use]
 pub fn parse_apply<A: AsRef<[u8]>>(args: &[A]) -> Option<Apply> {
     let words: Vec<&[u8]> = args.iter().take(9).map(AsRef::as_ref).collect();
@@ -86,7 +85,7 @@ pub fn parse_apply<A: AsRef<[u8]>>(args: &[A]) -> Option<Apply> {
 /// A word of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Word {
-    /// These letters.
+    /// Letters.
     Letters(&'static str),
     /// The digits of a number.
     Number(u64),
@@ -101,7 +100,8 @@ impl fmt::Display for Word {
     }
 }
 
-/// What LOCK.APPLY says of a hold behind its owner: mode, count, cut and kept; nothing of a plain exclusive one.
+/// Returns what LOCK.APPLY says of a hold after its owner: mode, count, cut and kept; nothing for a plain exclusive
+/// hold.
 #[must_use]
 pub fn words_of(mode: Mode, hold: &SavedHold) -> Option<[Word; 4]> {
     use Word::{Letters, Number};
@@ -122,7 +122,7 @@ pub fn words_of(mode: Mode, hold: &SavedHold) -> Option<[Word; 4]> {
     Some([mode, Number(hold.count.into()), cut, Letters(kept)])
 }
 
-/// Parses LOCK.TICK behind its version: last and told.
+/// Parses LOCK.TICK after its version: last and told.
 #[must_use]
 pub fn parse_tick<A: AsRef<[u8]>>(args: &[A]) -> Option<(u64, u64)> {
     let number = |arg: &A| integer(arg.as_ref()).filter(|&number| number <= TOKEN_MAX);

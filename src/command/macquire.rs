@@ -7,10 +7,10 @@ use super::acquire::{self, Acquire, MANY_USAGE};
 use super::args::{Bounds, ranged};
 use super::error::{Invalid, shown, shown_shortly};
 
-/// Most keys of one request.
+/// The most keys of one request.
 pub const KEYS_MAX: u64 = 64;
 
-/// The keys among the arguments after the command, as many as their first says.
+/// Returns the keys among the arguments after the command: as many as the first argument says.
 pub fn keys<A: AsRef<[u8]>>(args: &[A]) -> Result<&[A], Invalid> {
     let (count, rest) = args.split_first().ok_or(Invalid::Missing { what: "numkeys", usage: MANY_USAGE })?;
     let count = ranged("numkeys", "", count.as_ref(), 1, KEYS_MAX)?;
@@ -18,10 +18,10 @@ pub fn keys<A: AsRef<[u8]>>(args: &[A]) -> Result<&[A], Invalid> {
     keys.ok_or(Invalid::NoKeys { count, given: rest.len() })
 }
 
-/// Where the keys stand among the words of the command; nowhere if the arguments behind it make no sense.
+/// Returns the positions of the keys among the words of the command; none if the arguments are invalid.
 pub fn key_positions<A: AsRef<[u8]>>(args: &[A]) -> Range<usize> {
     let count = keys(args).map_or(0, <[_]>::len);
-    // Behind the command and their count.
+    // After the command and the number of keys.
     2..2 + count
 }
 
@@ -40,7 +40,8 @@ pub fn parse<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<(&'a 
     Ok((keys, request))
 }
 
-/// What is wrong after the keys, with which of the arguments were taken for keys and owner if that may be why.
+/// Returns the error after the keys, together with the arguments that were taken for the last key and the owner, if a
+/// wrong number of keys may be the cause.
 fn perhaps_miscounted<A: AsRef<[u8]>>(keys: &[A], rest: &[A], invalid: Invalid) -> Invalid {
     let is_of_options =
         matches!(invalid, Invalid::Unknown { .. } | Invalid::BareLease { .. } | Invalid::NoLease);

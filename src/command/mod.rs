@@ -1,8 +1,8 @@
-//! From bytes to requests and from outcomes to errors. Pure, like the core.
+//! Parses requests, and words errors. Pure, like the core.
 //!
-//! One file a command: its grammar in the doc comment, and `parse`. All arguments are parsed and checked
-//! before anything is changed or replied (CONTRACT 2). Every error that a client can see is in [`error`]. What the
-//! server is told of the commands is in [`table`], and where a client is sent whose slot has left in [`slot`].
+//! One file per command: its grammar in the doc comment, and `parse`. All arguments are parsed and checked before
+//! anything is changed or replied (CONTRACT 2). Every error that a client can see is in [`error`]. [`table`]
+//! describes the commands to the server, and [`slot`] redirects clients whose slot has left.
 
 pub mod acquire;
 pub mod args;

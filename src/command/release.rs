@@ -4,7 +4,7 @@ use super::args::{Options, owner, token};
 use super::error::Invalid;
 use crate::lock::table::Release;
 
-/// The owner, if the arguments after the key are nothing but one, as they mostly are. `None`: it is for [`parse`].
+/// Returns the owner, if it is the only argument after the key, as is most common. `None` if [`parse`] must decide.
 #[inline(always)]
 pub fn plain<A: AsRef<[u8]>>(args: &[A]) -> Option<&[u8]> {
     match args {

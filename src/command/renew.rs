@@ -7,13 +7,13 @@ use crate::lock::types::Token;
 /// A parsed LOCK.RENEW.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Renew<'a> {
-    /// Whose hold.
+    /// The owner of the hold.
     pub owner: &'a [u8],
-    /// For how long, from now.
+    /// The new lease, from now.
     pub lease_ms: u64,
-    /// Only if it has this token.
+    /// The token that the hold must have, if any.
     pub token: Option<Token>,
-    /// The least token that the hold is to have from now on.
+    /// The lowest token that the hold must have from now on, if any.
     pub raise: Option<Token>,
 }
 

@@ -1,31 +1,31 @@
-//! The hash slot of a key, as the cluster specification has it, and where the waiters of a slot that has left are sent.
+//! Hash slots of keys, as the cluster specification defines them, and redirections for waiters whose slot has left.
 
-/// What a client is told that waits for a key of this slot, which another server has; `node` is where that is.
+/// Returns the reply to a client that waits for a key of this slot, which another server has; `node` is its address.
 #[must_use]
 pub fn redirection(slot: u16, node: Option<String>) -> String {
     match node {
         Some(address) => format!("MOVED {slot} {address}"),
-        // Still this server's by the table, but the key is on its way, or nobody's: try again, and the
-        // server itself will redirect.
+        // By its table, the slot is still this server's, but the key is moving or no node owns the slot. The client
+        // retries, and the server itself will redirect it.
         None => "TRYAGAIN the slot of this lock is on its way to another server".to_owned(),
     }
 }
 
-/// Returns true if these keys are all of one slot.
+/// Returns true if these keys are all in one slot.
 pub fn are_of_one<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> bool {
     let mut slots = names.into_iter().map(slot_of);
     let first = slots.next();
     slots.all(|slot| Some(slot) == first)
 }
 
-/// The hash slot of a key: CRC-16 (XMODEM) of its hash tag.
+/// Returns the hash slot of a key: the CRC-16 (XMODEM) of its hash tag.
 #[must_use]
 pub fn slot_of(name: &[u8]) -> u16 {
     const SLOTS: u16 = 16_384;
     crc16(hash_tag(name)) % SLOTS
 }
 
-/// The part between the first `{` and the `}` after it, if it is not empty; else the whole name.
+/// Returns the part between the first `{` and the next `}`, if it is not empty; otherwise the whole name.
 fn hash_tag(name: &[u8]) -> &[u8] {
     let Some(open) = name.iter().position(|&byte| byte == b'{') else {
         return name;

@@ -1,7 +1,6 @@
-//! The commands as the server knows them (CONTRACT 8): names, flags, keys, categories, and what COMMAND DOCS shows.
+//! The commands as the server knows them (CONTRACT 8): names, flags, keys, categories, and the data of COMMAND DOCS.
 //!
-//! This is data alone. The edge tells it to the server in the server's own terms, and says which function runs which
-//! command.
+//! Only data. The edge registers it in the server's terms, and knows which function runs which command.
 
 use std::ffi::CStr;
 
@@ -30,28 +29,28 @@ pub enum Which {
     Tick,
 }
 
-/// A command and all that is told about it.
+/// A command and its description.
 #[derive(Debug)]
 pub struct Command {
     /// The command.
     pub which: Which,
     /// Its name.
     pub name: &'static CStr,
-    /// Its flags, in the words of the server.
+    /// Its flags, in the server's words.
     pub flags: &'static CStr,
     /// The positions of its keys.
     pub keys: Keys,
-    /// ACL categories: the server derives none from the flags of a module's command.
+    /// Its ACL categories. The server derives none from the flags of a module's command.
     pub categories: &'static CStr,
-    /// Clients may use it. Then it is also in [`CATEGORY`], where the server allows one.
+    /// True if clients may use it. It is then also in [`CATEGORY`], on servers that support one.
     pub is_for_clients: bool,
-    /// As COMMAND INFO counts; negative: at least that many.
+    /// As COMMAND INFO counts; a negative number is a minimum.
     pub arity: i32,
-    /// What drivers need to know to send it to a cluster, in the words of the server's own commands.
+    /// What drivers need to know to use it in a cluster, in the words of the server's own commands.
     pub tips: &'static CStr,
     /// Its purpose.
     pub summary: &'static CStr,
-    /// The growth of its time.
+    /// Its time complexity.
     pub complexity: &'static CStr,
     /// Its arguments.
     pub args: &'static [Arg],
@@ -64,20 +63,20 @@ pub enum Keys {
     None,
     /// One, the first argument.
     First(Use),
-    /// After the first argument, which is their number.
+    /// As many as the first argument says, after it.
     Counted(Use),
 }
 
 /// The effect of a command on its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// It only looks.
+    /// Reads only.
     Reads,
-    /// It looks and changes.
+    /// Reads and changes.
     Changes,
-    /// It looks and deletes.
+    /// Reads and deletes.
     Deletes,
-    /// It changes without a look.
+    /// Overwrites without reading.
     Overwrites,
 }
 
@@ -88,13 +87,13 @@ pub struct Arg {
     pub name: &'static CStr,
     /// Its kind.
     pub kind: Kind,
-    /// The word in front of it, or that it is.
+    /// The word before it, or the word itself.
     pub token: Option<&'static CStr>,
-    /// It may be left out.
+    /// It may be omitted.
     pub is_optional: bool,
-    /// There may be several of it.
+    /// It may be repeated.
     pub is_repeated: bool,
-    /// Its parts, or its alternatives.
+    /// Its parts or alternatives.
     pub subargs: &'static [Arg],
 }
 
@@ -109,19 +108,19 @@ pub enum Kind {
     Number,
     /// One of its subarguments.
     OneOf,
-    /// Its subarguments, one after the other.
+    /// Its subarguments in sequence.
     Block,
     /// Its token alone.
     Word,
 }
 
-/// The version of the module that had them first.
+/// The first version of the module that had them.
 pub const SINCE: &CStr = c"0.1.0";
 /// The module's own ACL category.
 pub const CATEGORY: &CStr = c"redislock";
 
-/// The command and its key. What is missing behind them the parser tells, with the grammar; the server would say no more
-/// than that the number of arguments is wrong.
+/// The command and its key. The parser reports what is missing after them, with the grammar; the server would report
+/// only a wrong number of arguments.
 const BY_PARSER: i32 = -2;
 
 const fn arg(name: &'static CStr, kind: Kind) -> Arg {
@@ -218,7 +217,7 @@ pub static COMMANDS: [Command; 10] = [
         categories: c"read slow keyspace dangerous",
         is_for_clients: true,
         arity: 2,
-        // As KEYS: each shard gives a part of the rows, which belong one behind the other.
+        // As KEYS: each shard returns some of the rows, which belong together.
         tips: c"request_policy:all_shards nondeterministic_output_order",
         summary: c"Lists the locks that an owner holds and waits for, in all databases.",
         complexity: c"O(N) with N being the number of holds on the server",
@@ -269,8 +268,8 @@ pub static COMMANDS: [Command; 10] = [
     Command {
         which: Which::Exec,
         name: c"lock.exec",
-        // It says nothing of the keys of the command that it runs (`getkeys-api`), and sees to them when it runs. Newer
-        // servers would ask on threads that read from clients, and crash over any module that they ask there.
+        // It does not declare the keys of the command that it runs (`getkeys-api`), and checks them when it runs.
+        // Newer servers would ask for them on I/O threads, and crash over any module that they ask there.
         flags: c"write",
         keys: Keys::First(Use::Reads),
         categories: c"write slow",

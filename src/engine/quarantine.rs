@@ -1,12 +1,12 @@
-//! When a quarantine begins and ends, and who is told: see `src/lock/table/quarantine.rs`.
+//! Starts and ends quarantines, and logs them: see `src/lock/table/quarantine.rs`.
 
 use super::flags::Level;
 use super::schedule;
 use super::server::Server;
 use crate::lock::types::Moment;
 
-/// Begins a quarantine, if one is set: this server begins, or begins to decide, and may lack locks that were granted
-/// before.
+/// Starts a quarantine, if one is set: this server has started or become primary, and may lack locks that were
+/// granted.
 pub fn begin<S: Server>(server: &S, why: &str) {
     let length_ms = server.shared().settings.quarantine_ms();
     if length_ms == 0 {
@@ -22,7 +22,7 @@ pub fn begin<S: Server>(server: &S, why: &str) {
     server.log(Level::Notice, &text);
 }
 
-/// Says so when it ends. In every run of the pump.
+/// Logs the end of a quarantine. Called in every run of the pump.
 pub fn look<S: Server>(server: &S, now: Moment) {
     let has_ended = server.with(|state| {
         let has_ended = state.pump.is_quarantined && state.table.quarantine_left_ms(now).is_none();

@@ -1,4 +1,4 @@
-//! Blocked clients are answered in turns, and leave.
+//! Answers blocked clients in turns, and removes them.
 
 use super::blocked_clients::{Client, Reply, Stage};
 use super::schedule;
@@ -9,13 +9,14 @@ use crate::lock::types::ClientId;
 
 /// Returns true if the client of the running command can be blocked.
 ///
-/// Another module calls commands by a client that has no connection. It cannot wait, whatever the server says of it: no
-/// user is found for it when its turn comes. In a transaction or a script the server answers it at once.
+/// A module that calls commands does so as a client without a connection. It cannot wait, whatever the server says of
+/// it, because no user would be found when its turn comes. In a transaction or a script, the server would answer it
+/// at once.
 pub fn can_block<S: Server>(server: &S) -> bool {
     !server.flags().denies_blocking && server.client().is_some_and(|client| server.is_connected(client))
 }
 
-/// Blocks the client of the running command for this waiter. `false`: it cannot be blocked.
+/// Blocks the client of the running command for this waiter. Returns false if it cannot be blocked.
 pub fn park<S: Server>(server: &S, waiter: WaiterId) -> bool {
     let Some(blocked) = server.block() else {
         return false;
@@ -25,7 +26,7 @@ pub fn park<S: Server>(server: &S, waiter: WaiterId) -> bool {
     true
 }
 
-/// Answers a blocked client that is in no stage any more: now, or when its turn comes.
+/// Answers a blocked client that has left its stage: now, or when its turn comes.
 pub fn answer<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, reply: Reply) {
     if server.with(|state| state.clients.room_behind_others()) == Some(0) {
         let _ = schedule::after(server, |state| state.clients.wait_for_turn(blocked, id, reply));
@@ -34,7 +35,8 @@ pub fn answer<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, reply: R
     }
 }
 
-/// Answers those whose turn it is. `false`: others wait for theirs. From the pump, once in a turn of the event loop.
+/// Answers clients whose turn has come. Returns false if others still wait for theirs. The pump calls it once in a
+/// turn of the event loop.
 pub fn answer_some<S: Server>(server: &S) -> bool {
     let room = server.with(|state| state.clients.room()).unwrap_or(0);
     for _ in 0..room.max(1) {
@@ -53,19 +55,19 @@ fn unblock<S: Server>(server: &S, blocked: S::Blocked, id: ClientId, reply: Repl
     server.unblock(blocked, Some(reply));
 }
 
-/// The connection of a blocked client is gone.
+/// Handles a blocked client whose connection closed.
 pub fn disconnected<S: Server>(server: &S, blocked: S::Blocked) {
     match leave(server, blocked) {
         None => schedule::request(server),
-        // Answered, and the server did not send it: the connection is gone, or Redis 7.0 has lost the answer. That is
-        // told when it lets go of the client.
+        // Answered, but the server did not send it: the connection has closed, or Redis 7.0 has lost the answer. That
+        // is handled when the server releases the client.
         Some(Client { id, stage: Stage::Answered, .. }) => {
             if server.shared().loses_answers.is_set() {
                 let _ = server.with(|state| state.pump.unanswered.push(id));
             }
             schedule::request(server);
         }
-        // The server waits for this to let go of it.
+        // The server waits for this before it releases the client.
         Some(client) => {
             server.unblock(blocked, None);
             if let Stage::Paced(reply) = client.stage {
@@ -75,20 +77,20 @@ pub fn disconnected<S: Server>(server: &S, blocked: S::Blocked) {
     }
 }
 
-/// CLIENT UNBLOCK id TIMEOUT: as if the time to wait were over. The server asks only for clients that were not
-/// answered. Returns what it replies instead of nothing.
+/// Handles CLIENT UNBLOCK id TIMEOUT as a timeout. The server calls this only for clients that were not answered.
+/// Returns the reply to send.
 pub fn unblocked<S: Server>(server: &S, blocked: S::Blocked) -> Option<Reply> {
-    // Its client is answered here and now; the server lets go of it when it finds nobody behind it.
+    // The client is answered here. The server releases it when it finds that the client is no longer blocked.
     server.unblock(blocked, None);
     let client = leave(server, blocked)?;
     match client.stage {
         Stage::InQueue(_) | Stage::Answered => None,
-        // It was about to be told so.
+        // Its timeout was about to be answered.
         Stage::Confirming(wait, _) if server.with(|state| state.confirm.all.is_gone(wait)) == Some(true) => {
             Some(Reply::Answer(Answer::Demoted))
         }
         Stage::Confirming(_, reply) => Some(reply.unconfirmed()),
-        // A client that has an answer already is only answered sooner.
+        // A client with an answer gets it sooner.
         Stage::Paced(reply) => {
             handed_over(server, client.id, reply.clone());
             Some(reply)
@@ -96,8 +98,8 @@ pub fn unblocked<S: Server>(server: &S, blocked: S::Blocked) -> Option<Reply> {
     }
 }
 
-/// The one way by which a client leaves before the server has sent what it was answered. Its going may let others in
-/// (G6). Its request will not be confirmed any more.
+/// The one way by which a client leaves before its answer was sent. That may unblock others (G6). Its request can no
+/// longer be confirmed.
 fn leave<S: Server>(server: &S, blocked: S::Blocked) -> Option<Client> {
     let client = server.with(|state| {
         let client = state.clients.remove(blocked)?;
@@ -118,7 +120,7 @@ fn leave<S: Server>(server: &S, blocked: S::Blocked) -> Option<Client> {
     Some(client)
 }
 
-/// The server has let go of a client that was answered this. `is_gone`: nobody got it.
+/// Handles a client that the server has released after this answer. `is_gone` is true if the answer reached no one.
 pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gone: bool) {
     let client = server.with(|state| state.clients.remove(blocked));
     match client.flatten() {
@@ -128,7 +130,7 @@ pub fn released<S: Server>(server: &S, blocked: S::Blocked, reply: Reply, is_gon
     }
 }
 
-/// The server has taken a reply for this client. The next turn shows if it was sent.
+/// Records a reply that the server has accepted for this client. The next turn shows whether it was sent.
 fn handed_over<S: Server>(server: &S, client: ClientId, reply: Reply) {
     if !reply.tells_of_hold() {
         return;
@@ -143,7 +145,7 @@ fn handed_over<S: Server>(server: &S, client: ClientId, reply: Reply) {
     });
 }
 
-/// A turn of the event loop begins: what was answered in the last one was sent.
+/// Handles the begin of a turn of the event loop: the replies of the last one were sent.
 pub fn turn_begins<S: Server>(server: &S) {
     let _ = server.with(|state| {
         state.sent.turn_begins();
@@ -156,7 +158,7 @@ pub fn turn_begins<S: Server>(server: &S) {
     }
 }
 
-/// Returns true if the server reports its turns and nothing needs that now.
+/// Returns true if the server reports its turns, and nothing needs that now.
 fn needs_no_turns<S: Server>(server: &S) -> bool {
     let shared = server.shared();
     shared.hears_turns.is_set()
@@ -164,8 +166,8 @@ fn needs_no_turns<S: Server>(server: &S) -> bool {
         && server.with(|state| state.sent.is_quiet()) == Some(true)
 }
 
-/// Subscribes to the turns of the server's event loop. It costs every turn a little, so it begins when somebody who
-/// waited is granted a lock, and ends when nobody is for some turns.
+/// Subscribes to the turns of the event loop. Every turn then costs a little more, so this starts when a waiter is
+/// granted a lock, and ends when none was for some turns.
 fn hears_turns<S: Server>(server: &S) -> bool {
     let is_heard = &server.shared().hears_turns;
     is_heard.is_set() || {
@@ -174,8 +176,8 @@ fn hears_turns<S: Server>(server: &S) -> bool {
     }
 }
 
-/// Ends the subscription to turns, if nothing needs them now. Only where the server does not tell of anything: it
-/// goes through all who listen.
+/// Ends the subscription to turns, if nothing needs it now. Not to be called while the server reports an event,
+/// because it then walks the list of subscribers.
 pub fn unsubscribe_if_idle<S: Server>(server: &S) {
     if needs_no_turns(server) {
         server.shared().hears_turns.set(false);
@@ -183,7 +185,7 @@ pub fn unsubscribe_if_idle<S: Server>(server: &S) {
     }
 }
 
-/// A connection has closed. Its replies of this turn were perhaps not sent (G8).
+/// Handles a closed connection. Its replies of this turn may not have been sent (G8).
 pub fn closed<S: Server>(server: &S, client: ClientId) {
     while let Some(reply) = server.with(|state| state.sent.take(client)).flatten() {
         if server.has_dropped_reply(client) {
@@ -194,12 +196,12 @@ pub fn closed<S: Server>(server: &S, client: ClientId) {
     }
 }
 
-/// Nobody learns of this reply.
+/// Notes that this reply reaches no one.
 fn dropped<S: Server>(server: &S, reply: &Reply) {
     let _ = schedule::after(server, |state| state.dropped(reply));
 }
 
-/// The reply to a blocked client.
+/// Writes the reply to a blocked client.
 pub fn reply<S: Server>(server: &S, reply: Option<&Reply>) {
     use crate::command::error::{DEMOTED, REPLACED};
     let answer = match reply {

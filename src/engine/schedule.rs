@@ -1,13 +1,13 @@
-//! Work that only the pump does: whatever makes some sees to it here that the pump runs.
+//! Requests runs of the pump. Everything that gives it work does so here.
 
 use super::server::Server;
 use super::state::State;
 
-/// A run that was asked for and has not begun after this time is asked for again. The server's timers run on the wall
-/// clock: if that steps back while one is pending, it is late by the whole step.
+/// A requested run that has not begun after this time is requested again. The server's timers follow the wall clock:
+/// if that steps back while one is pending, it is late by the whole step.
 const LATE_MS: u64 = 20;
 
-/// Asks for a run of the pump as soon as the running command or event ends.
+/// Requests a run of the pump once the running command or event has ended.
 pub fn request<S: Server>(server: &S) {
     let now = server.boot();
     let is_late = server.with(|state| {
@@ -22,15 +22,15 @@ pub fn request<S: Server>(server: &S) {
     }
 }
 
-/// Returns true if a run that was asked for does not begin.
+/// Returns true if a requested run has not begun in time.
 pub fn is_late<S: Server>(server: &S) -> bool {
     let now = server.boot();
     let since = server.with(|state| state.pump.requested).flatten();
     since.is_some_and(|since| since.plus_ms(LATE_MS) <= now)
 }
 
-/// Does something that may make work, and asks for a run if there is any. Callbacks and what comes behind a step of a
-/// command use only this, so that nobody has to remember to ask.
+/// Does something that may give the pump work, and requests a run if so. Callbacks, and what follows a step of a
+/// command, use only this, so that no caller can forget the request.
 pub fn after<S: Server, R>(server: &S, act: impl FnOnce(&mut State<S::Blocked, S::Alarm>) -> R) -> Option<R> {
     let (done, has_work) = server.with(|state| {
         let done = act(state);
@@ -42,7 +42,7 @@ pub fn after<S: Server, R>(server: &S, act: impl FnOnce(&mut State<S::Blocked, S
     Some(done)
 }
 
-/// Sees to it that the pump runs when the next thing ends.
+/// Sets the alarm for the next deadline.
 pub fn rearm<S: Server>(server: &S) {
     let _ = server.with(State::rearm);
 }

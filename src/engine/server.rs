@@ -1,11 +1,11 @@
-//! Everything that the engine asks of a server, in our words.
+//! Everything that the engine asks of a server.
 //!
-//! There are two implementations: [`redis`](crate::redis) by the module API of a real server, and a simulated server
-//! in the tests. All is dispatched at compile time, and costs nothing.
+//! There are two implementations: [`redis`](crate::redis), by the module API of a real server, and a simulated server
+//! in the tests. Calls are dispatched at compile time, and cost nothing.
 //!
 //! A method may call the engine back before it returns, wherever the real server does: while a key is replaced or
-//! deleted, while an event is published. So nobody may be within [`Server::with`] when one is called, but for those of
-//! which this page says that they call nobody.
+//! deleted, and while an event is published. So no caller may be within [`Server::with`], except for methods of which
+//! this page says that they call nothing back.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -27,145 +27,146 @@ pub const MINTED_OWNER_BYTES: usize = 36;
 pub trait Server: Sized {
     /// The name of a key, as the running command or callback has it.
     type Name<'a>: Copy + AsRef<[u8]>;
-    /// The name of a key that the engine names.
+    /// The name of a key that the engine has chosen.
     type NameBuf<'a>
     where
         Self: 'a;
-    /// A key that is open. It is closed when dropped: then those who watch it are told if it was changed.
+    /// An open key. Dropping it closes the key, and notifies clients that watch it if it was changed.
     type Key<'a>: Key
     where
         Self: 'a;
-    /// A blocked client, until it is answered and the server has let go of it.
+    /// A blocked client, until it was answered and the server has released it.
     type Blocked: Copy + Eq + Hash + Debug;
     /// Wakes the event loop.
     type Alarm: Alarm;
 
-    // The engine's own.
+    // The engine's state.
 
-    /// Runs `use_it` on what the engine keeps. `None`: this is not the server's main thread, or a caller further up is
-    /// within `with`, which the rule of this page excludes.
+    /// Runs `use_it` on the engine's state. `None` if this is not the server's main thread, or a caller is within
+    /// `with` already, which the rule above excludes.
     fn with<R>(&self, use_it: impl FnOnce(&mut State<Self::Blocked, Self::Alarm>) -> R) -> Option<R>;
-    /// The part of the engine's state that any thread can read at any time. Calls nobody.
+    /// The part of the engine's state that any thread may read at any time. Calls nothing back.
     fn shared(&self) -> &Shared;
 
     // Time.
 
-    /// The clock of leases and waits (G2). Calls nobody.
+    /// Returns the clock of leases and waits (G2). Calls nothing back.
     fn boot(&self) -> Moment;
-    /// Microseconds since the epoch. Calls nobody.
+    /// Returns the microseconds since the epoch. Calls nothing back.
     fn wall_us(&self) -> u64;
-    /// Both clocks, at the price of one: the wall clock may lag by what tokens may lag anyway. Calls nobody.
+    /// Returns both clocks at the cost of one: the wall clock may lag by as much as tokens may. Calls nothing back.
     fn now(&self) -> Now;
-    /// Runs the pump as soon as the running command or event ends. `is_late`: it was asked for before, and did not
-    /// come.
+    /// Runs the pump once the running command or event has ended. `is_late` is true if an earlier request has not
+    /// been served.
     fn run_soon(&self, is_late: bool);
 
-    /// A unique owner: a UUID, written as usual. Calls nobody.
+    /// Returns a unique owner: a UUID in its usual form. Calls nothing back.
     fn new_owner(&self) -> [u8; MINTED_OWNER_BYTES];
 
-    // The server's role and its present activity.
+    // The server's role and current state.
 
-    /// The flags of the server and of the running command. Calls nobody.
+    /// Returns the flags of the server and of the running command. Calls nothing back.
     fn flags(&self) -> Flags;
-    /// Returns true if it has promised somebody that nothing is written now.
+    /// Returns true if the server has promised not to write now.
     fn is_paused(&self) -> bool;
-    /// Returns true if it would refuse a write: too few replicas, a disk error. May be asked from within
-    /// [`Server::with`]: all that runs is LOCK.TICK without arguments, which does not go there.
+    /// Returns true if it would refuse a write: too few replicas, a disk error. May be called within
+    /// [`Server::with`]: it runs only LOCK.TICK without arguments, which does not use the state.
     fn refuses_writes(&self) -> bool;
-    /// The offset of the stream, and that of each replica. `None`: this server is no primary, or does not say.
+    /// Returns the offset of the stream, and those of the replicas. `None` if this server is no primary, or does not
+    /// say.
     fn replicas(&self) -> Option<(u64, Vec<Seen>)>;
-    /// Subscribes the engine to this topic. `false`: this server does not report all of it.
+    /// Subscribes the engine to a topic. Returns false if this server does not report all of it.
     fn listen(&self, to: Topic) -> bool;
-    /// Ends the reports of the server's turns. Not to be called while it reports anything.
+    /// Ends the reports of turns. Not to be called while the server reports anything.
     fn ignore_turns(&self);
-    /// Returns true if it may evict keys that have no time to live, by its configuration.
+    /// Returns true if, by its configuration, it may evict keys without a time to live.
     fn may_evict(&self) -> bool;
-    /// Returns true if anybody could hear a keyspace event, by its configuration and its modules.
+    /// Returns true if, by its configuration and modules, anything could listen to keyspace events.
     fn has_listeners(&self) -> bool;
-    /// Writes into the log.
+    /// Writes to the log.
     fn log(&self, level: Level, text: &str);
 
     // Keys.
 
-    /// The database and the name of a key. Calls nobody.
+    /// Returns the database and the name of a key. Calls nothing back.
     fn lock_key<'a>(&self, name: Self::Name<'a>) -> LockKey<'a>;
-    /// The name of this key, whose database is selected from here on. `None`: there is no memory.
+    /// Selects the database of this key, and returns its name. `None` if memory is exhausted.
     fn name_at<'a>(&'a self, lock_key: &LockKeyBuf) -> Option<Self::NameBuf<'a>>;
-    /// The name that this buffer holds. Calls nobody.
+    /// Returns the name in this buffer. Calls nothing back.
     fn name<'a>(name: &'a Self::NameBuf<'_>) -> Self::Name<'a>;
     /// Opens a key.
     fn open(&self, name: Self::Name<'_>, to: To) -> Self::Key<'_>;
-    /// The positions of the keys among these words, a command of the server's. Empty for a command that it does not
-    /// know.
+    /// Returns the positions of the keys in this command. Empty for a command that the server does not know.
     fn keys_of(&self, words: &[Self::Name<'_>]) -> Vec<usize>;
-    /// Whether the running command may use all of these keys, which are of one slot, as far as that is on its way
-    /// from here or to here.
+    /// Returns true if the running command may use all of these keys, which are of one slot, even if that slot is
+    /// moving.
     fn has_all(&self, names: &[Self::Name<'_>]) -> bool;
-    /// Returns true if it has seen to all keys of a command that has several, and not to the first alone.
+    /// Returns true if the server has checked all keys of a command with several, and not only the first.
     fn sees_all_keys(&self) -> bool;
-    /// Whose the slot of the key is.
+    /// Returns which node owns the slot of a key.
     fn slot_owner(&self, name: Self::Name<'_>) -> SlotOwner;
-    /// The address of another server that has this slot: `host:port`. `None`: there is none, or it is unknown.
+    /// Returns the address of another server that owns this slot, as `host:port`. `None` if there is none, or it is
+    /// unknown.
     fn node_of(&self, slot: u16) -> Option<String>;
 
-    // Records for replicas and files, events for listeners.
+    // Records for replicas and files, and events for listeners.
 
     /// Writes a fact for replicas and files.
     fn replicate(&self, fact: Fact<'_, Self::Name<'_>>);
-    /// Asks the replicas how far they are.
+    /// Asks the replicas for their offsets.
     fn ask_replicas(&self);
     /// Publishes a keyspace event.
     fn publish(&self, name: Self::Name<'_>, event: Event);
 
     // Clients.
 
-    /// The connection that runs the command; `None` where there is none. In a script, and in another module's call, it
+    /// Returns the connection that runs the command; `None` without one. In a script, or a call by another module, it
     /// is one that [`Self::is_connected`] does not know.
     fn client(&self) -> Option<ClientId>;
-    /// Returns true if a client has this connection now. Calls nobody.
+    /// Returns true if a client has this connection now. Calls nothing back.
     fn is_connected(&self, client: ClientId) -> bool;
-    /// Whether the user of this client may run the command that it waits in, on this key, by the rules as they are now.
-    /// Calls nobody.
+    /// Returns true if this client's user may still run, on this key, the command in which it waits. Calls nothing
+    /// back.
     fn may_acquire(&self, who: Candidate<'_>) -> bool;
-    /// Blocks the client of the running command. `None`: it cannot be blocked.
+    /// Blocks the client of the running command. `None` if it cannot be blocked.
     fn block(&self) -> Option<Self::Blocked>;
-    /// Answers a blocked client, or lets go of one that is gone (`None`). Once for each.
+    /// Answers a blocked client, or releases one that has disconnected (`None`). Once for each.
     fn unblock(&self, blocked: Self::Blocked, reply: Option<Reply>);
-    /// Whether this connection, which closes just now, closes before what it was last answered was sent. A server that
-    /// cannot tell says no.
+    /// Returns true if this connection, which is just closing, was not sent its last answer. A server that cannot
+    /// tell returns false.
     fn has_dropped_reply(&self, client: ClientId) -> bool;
-    /// Closes a connection. One that is closed already is not found.
+    /// Closes a connection. Does nothing if it is closed already.
     fn close(&self, client: ClientId);
 
     // Replies to the running command.
 
-    /// Sends a part of the reply. Calls nobody.
+    /// Sends a part of the reply. Calls nothing back.
     fn reply(&self, part: Part<'_>);
 }
 
 /// The topics of a server's reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Topic {
-    /// Everything that has to be known of a server whose locks are used.
+    /// Everything that must be known while locks are used.
     Locks,
     /// The turns of its event loop.
     Turns,
-    /// The turns of its event loop, and the coming and going of replicas.
+    /// The turns of its event loop, and replicas that connect and disconnect.
     Replicas,
 }
 
 /// A record for replicas and files, with the name of its key.
 #[derive(Clone, Copy, Debug)]
 pub enum Fact<'a, N> {
-    /// The running command, word for word.
+    /// The running command, in the words of the client.
     AsAsked,
-    /// This owner holds.
+    /// This owner holds the lock.
     Hold(N, Mode, &'a SavedHold),
     /// The hold with this token ended without a release.
     Ended(N, Token),
-    /// The key went, in the server's own words.
+    /// The key was deleted; in the server's own command.
     Deleted(N),
-    /// Until when the key lives, in the server's own words; in milliseconds of the wall clock.
+    /// The key expires at this time, in milliseconds of the wall clock; in the server's own command.
     Lives(N, u64),
     /// The clock of tokens, for the append-only file alone.
     Tick {
@@ -174,7 +175,7 @@ pub enum Fact<'a, N> {
         /// The newest one that readers of the stream know.
         replicated: u64,
     },
-    /// Readers of the stream count from nothing; no token up to this one is new.
+    /// Readers of the stream count from nothing; no later token is as low as this one.
     FreshStart(u64),
 }
 

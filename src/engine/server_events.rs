@@ -1,5 +1,5 @@
-//! The server's own events. Nothing is written here: it would come before its cause in the stream. Notes are made,
-//! and the pump is asked for.
+//! Handles the server's own events. Nothing is written here, because it would precede its cause in the stream: tasks
+//! are added, and a run of the pump is requested.
 
 use super::flags::Level;
 use super::server::Server;
@@ -7,7 +7,7 @@ use super::state::State;
 use super::{confirm, cron, drain, lazy_subscribe, pump, quarantine, replies, schedule};
 use crate::lock::types::ClientId;
 
-/// The module was loaded, and its settings are known.
+/// Runs once the module is loaded and its settings are known.
 pub fn started<S: Server>(server: &S) {
     let flags = server.flags();
     let _ = server.with(|state| {
@@ -25,7 +25,7 @@ pub fn started<S: Server>(server: &S) {
     quarantine::begin(server, "this server has just started and may have lost some");
 }
 
-/// The settings were changed, all of them at once. `is_loaded` is false while the module is being loaded.
+/// Applies changed settings, all at once. `is_loaded` is false while the module is being loaded.
 pub fn settings_changed<S: Server>(server: &S, is_loaded: bool) {
     let settings = &server.shared().settings;
     let now = server.boot();
@@ -36,7 +36,7 @@ pub fn settings_changed<S: Server>(server: &S, is_loaded: bool) {
         state.contended.set_names_max(settings.top_contended());
         let counted_strings = std::mem::replace(&mut state.counts_strings, settings.has_legacy_strings());
         if counted_strings && !state.counts_strings {
-            // Those who wait for a string wait for no lock any more.
+            // Clients that wait for a string no longer wait for a lock.
             state.table.note_everything();
         }
     });
@@ -46,16 +46,17 @@ pub fn settings_changed<S: Server>(server: &S, is_loaded: bool) {
     }
     let is_quarantined = schedule::after(server, |state| state.pump.is_quarantined);
     if settings.quarantine_ms() > 0 || settings.is_leaving() {
-        // A promotion must be heard of, even if no lock was ever used here; and the log tells when the way is free.
+        // Promotions must be reported even if no lock was ever used here, and the log says when the module can be
+        // removed.
         lazy_subscribe::begin(server);
     }
     if is_quarantined == Some(true) || settings.is_leaving() {
-        // The end of the one, or that the way is free for the other, may have to be told now.
+        // A quarantine may have ended, or the module may be removable now.
         schedule::request(server);
     }
 }
 
-/// A connection has closed: what is bound to it runs out from here.
+/// Handles a closed connection: what is bound to it starts to run out.
 pub fn client_closed<S: Server>(server: &S, client: ClientId) {
     replies::closed(server, client);
     if server.with(|state| state.table.has_bindings()) == Some(true) {
@@ -64,7 +65,7 @@ pub fn client_closed<S: Server>(server: &S, client: ClientId) {
     }
 }
 
-/// Makes a note if this server decides, and asks for the pump.
+/// Adds a task if this server decides, and requests a run of the pump.
 fn note<S: Server>(server: &S, note: impl FnOnce(&mut State<S::Blocked, S::Alarm>)) {
     if server.flags().decides() {
         let _ = server.with(note);
@@ -72,33 +73,33 @@ fn note<S: Server>(server: &S, note: impl FnOnce(&mut State<S::Blocked, S::Alarm
     schedule::request(server);
 }
 
-/// A database, or all of them, begins to be emptied: from here on no lock is held there, and the server may take long
-/// to free the values.
+/// Handles the begin of a flush of one database, or of all. No lock is held there any more, though the server may
+/// take long to free the values.
 pub fn flushed<S: Server>(server: &S, db: Option<u32>) {
     let decides = server.flags().decides();
     let now = server.boot();
-    // On replicas and while loading too: the locks are gone there as well.
+    // On replicas and while loading as well, because the locks are gone there too.
     let _ = server.with(|state| state.table.flushed(now, db, decides));
     schedule::request(server);
 }
 
-/// Two databases have changed places.
+/// Handles two databases that were swapped.
 pub fn swapped<S: Server>(server: &S, a: u32, b: u32) {
-    // On replicas and while loading too: the databases change places there as well.
+    // On replicas and while loading as well, because the databases are swapped there too.
     let decides = server.flags().decides();
     let now = server.boot();
-    // What another server decided is published there.
+    // Publishes what another server decided.
     let _ = server.with(|state| state.table.swapped(now, a, b, decides));
     schedule::request(server);
 }
 
-/// A data set begins to be loaded in place of the one that was served.
+/// Handles the begin of a load that replaces the data set.
 pub fn loading<S: Server>(server: &S) {
     server.shared().expect_facts();
     let _ = server.with(|state| state.table.begin_load());
 }
 
-/// A data set is loaded.
+/// Handles the end of a load.
 pub fn loaded<S: Server>(server: &S) {
     server.shared().note_role(server.flags());
     lazy_subscribe::look_around(server);
@@ -106,8 +107,8 @@ pub fn loaded<S: Server>(server: &S) {
     note(server, |state| state.table.note_everything());
 }
 
-/// Warns if the data set that was loaded is far ahead of the wall clock. A file is believed, because tokens must not
-/// go back when the wall clock does.
+/// Warns if the loaded data set is far ahead of the wall clock. A file is believed, because tokens must not go back
+/// when the wall clock does.
 fn warn_of_lead<S: Server>(server: &S) {
     let wall_us = server.wall_us();
     let lead_us = server.with(|state| state.table.token_lead_us(wall_us)).unwrap_or(0);
@@ -121,8 +122,8 @@ fn warn_of_lead<S: Server>(server: &S) {
     }
 }
 
-/// This server follows a primary from here on: clients that wait here wait in vain. Some are told so at once, the
-/// others by the pump, even if this server decides again by then.
+/// Handles a demotion: clients that wait here are rejected. Some are answered at once, the others by the pump, even
+/// if this server is promoted again by then.
 pub fn demoted<S: Server>(server: &S) {
     server.shared().note_role(server.flags());
     server.shared().expect_facts();
@@ -136,7 +137,7 @@ pub fn demoted<S: Server>(server: &S) {
     schedule::request(server);
 }
 
-/// This server decides from here on.
+/// Handles a promotion.
 pub fn promoted<S: Server>(server: &S) {
     server.shared().note_role(server.flags());
     confirm::promoted(server);
@@ -144,7 +145,7 @@ pub fn promoted<S: Server>(server: &S) {
     schedule::request(server);
 }
 
-/// A child was forked: it may write a new append-only file.
+/// Handles a fork: the child may write a new append-only file.
 pub fn forked<S: Server>(server: &S) {
     let _ = server.with(|state| {
         state.table.clock().begin_file();
@@ -153,20 +154,19 @@ pub fn forked<S: Server>(server: &S) {
     schedule::request(server);
 }
 
-/// Slots begin to leave as a whole. Valkey may give up this move by chance if a module replicates a command without
-/// keys, as LOCK.TICK is. It looks at flags that nobody has set (`VM_Replicate` in `module.c` of 9.1).
+/// Handles slots that begin to leave as a whole. Valkey may give up such a move at random if a module replicates a
+/// command without keys, as LOCK.TICK is: it reads uninitialized flags (`VM_Replicate` in `module.c` of 9.1).
 pub fn slots_leave<S: Server>(server: &S) {
     let _ = server.with(|state| state.pump.moves += 1);
 }
 
-/// Slots that were to leave as a whole stay, or have left.
+/// Handles the end of such a move, whether the slots stay or have left.
 pub fn slots_have_left_or_stay<S: Server>(server: &S) {
     let _ = server.with(|state| state.pump.moves = state.pump.moves.saturating_sub(1));
     schedule::request(server);
 }
 
-/// Ten times a second, or as often as the server's `hz` says: what was freed elsewhere is buried, and whatever was lost
-/// is asked for again.
+/// Runs ten times a second, or as often as `hz` says: forgets dead locks, and repeats requests that were lost.
 pub fn cron<S: Server>(server: &S) {
     let has_work = server.with(|state| {
         state.give_back_memory();
@@ -181,7 +181,7 @@ pub fn cron<S: Server>(server: &S) {
     drain::look(server);
 }
 
-/// The alarm went off.
+/// Handles the alarm.
 pub fn woken<S: Server>(server: &S) {
     let _ = server.with(|state| state.wake.went_off());
     schedule::request(server);

@@ -1,7 +1,7 @@
-//! What the user can set (CONTRACT 7): names, ranges, and what follows from them.
+//! The settings (CONTRACT 7): names, ranges, and what follows from them.
 //!
-//! The server keeps the values here and may do so at any time. What has to happen then is done by
-//! [`settings_changed`](super::server_events::settings_changed).
+//! The server stores the values here, at any time. [`settings_changed`](super::server_events::settings_changed) then
+//! applies them.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
@@ -77,12 +77,12 @@ impl Switch {
 
 const DAY_MS: i64 = 86_400_000;
 
-/// What `confirm` can be. The number of a word is its place here.
+/// The values of `confirm`. A value is stored as its index.
 pub const CONFIRM_WORDS: [&CStr; 3] = [c"local", c"all", c"majority"];
 const LOCAL: u8 = 0;
 const ALL: u8 = 1;
 
-/// How long before it is looked at a grant may have been made: longer than a run of the pump lasts.
+/// How long ago, at most, a grant may have been made when it is checked: longer than a run of the pump.
 const STABLE_SLACK_MS: u64 = 10;
 
 /// All settings.
@@ -149,25 +149,25 @@ impl Settings {
         [&self.allow_eviction, &self.legacy_strings, &self.leaving]
     }
 
-    /// Which of [`CONFIRM_WORDS`] it is.
+    /// Returns the index in [`CONFIRM_WORDS`].
     #[must_use]
     pub fn confirm(&self) -> u8 {
         self.confirm.load(Ordering::Relaxed)
     }
 
-    /// Sets which of [`CONFIRM_WORDS`] it is.
+    /// Sets the index in [`CONFIRM_WORDS`].
     pub fn set_confirm(&self, number: u8) {
         self.confirm.store(number, Ordering::Relaxed);
     }
 
-    /// The word for what grants and renewals are confirmed by.
+    /// Returns the value of `confirm` as a word.
     #[must_use]
     pub fn confirm_word(&self) -> &'static str {
         let word = CONFIRM_WORDS.get(usize::from(self.confirm()));
         word.and_then(|word| word.to_str().ok()).unwrap_or("local")
     }
 
-    /// Which acknowledgements a grant and a renewal need; `None`: none.
+    /// Returns which acknowledgements a grant or a renewal needs; `None` if none.
     #[must_use]
     pub fn confirm_rule(&self) -> Option<Rule> {
         let size = self.group_size.get_size();
@@ -178,7 +178,7 @@ impl Settings {
         }
     }
 
-    /// For how long a replica must have been connected to count for a majority, and this server have been primary.
+    /// Returns how long a replica must have been connected, and this server primary, to count for a majority.
     #[must_use]
     pub fn stable_ms(&self) -> u64 {
         self.quarantine_ms().saturating_add(STABLE_SLACK_MS)
@@ -191,37 +191,37 @@ impl Settings {
         self.confirm() != LOCAL
     }
 
-    /// The time to wait for acknowledgements.
+    /// Returns how long to wait for acknowledgements.
     #[must_use]
     pub fn confirm_timeout_ms(&self) -> u64 {
         self.confirm_timeout.get()
     }
 
-    /// How many names INFO tells of locks that are asked for most while they are not to be had.
+    /// Returns how many contended locks INFO names.
     #[must_use]
     pub fn top_contended(&self) -> usize {
         self.top_contended.get_size()
     }
 
-    /// How many nodes the group has, the primary among them; 0: nobody said.
+    /// Returns how many nodes the group has, including the primary; 0 if not set.
     #[must_use]
     pub fn group_size(&self) -> u64 {
         self.group_size.get()
     }
 
-    /// The time after a start and after a promotion in which no new lock is granted.
+    /// Returns how long no new lock is granted after a start or a promotion.
     #[must_use]
     pub fn quarantine_ms(&self) -> u64 {
         self.quarantine.get()
     }
 
-    /// The most by which a token from outside may be ahead of the wall clock, in microseconds.
+    /// Returns how far ahead of the wall clock a token from outside may be, in microseconds.
     #[must_use]
     pub fn token_lead_us_max(&self) -> u64 {
         self.max_token_lead.get() * 1000
     }
 
-    /// Returns true if locks are granted on a server that may evict them.
+    /// Returns true if locks are granted even on a server that may evict them.
     #[must_use]
     pub fn allows_eviction(&self) -> bool {
         self.allow_eviction.is_on()
@@ -234,23 +234,23 @@ impl Settings {
         self.legacy_strings.is_on()
     }
 
-    /// Returns true if the module is to go: no lock is granted any more, and nothing of its own is written.
+    /// Returns true if the module is being removed: no lock is granted, and the module writes nothing of its own.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.leaving.is_on()
     }
 
-    /// What parsing needs.
+    /// Returns what parsing needs.
     #[inline]
     #[must_use]
     pub fn bounds(&self) -> Bounds {
-        // What may be forgotten must be over when the quarantine is.
+        // Locks that may be lost must have expired when the quarantine ends.
         let quarantine_ms = Some(self.quarantine.get()).filter(|&ms| ms > 0);
         let lease_ms_max = quarantine_ms.map_or(self.max_lease.get(), |ms| ms.min(self.max_lease.get()));
         Bounds { lease_ms_max, wait_ms_max: Some(self.max_wait.get()).filter(|&max| max > 0) }
     }
 
-    /// The bounds of the core.
+    /// Returns the limits of the core.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
@@ -269,7 +269,7 @@ impl Settings {
         self.max_holders.set(holders_max as i64);
     }
 
-    /// Checks that they make sense together.
+    /// Checks that the settings are consistent.
     pub fn check(&self) -> Result<(), &'static str> {
         match (self.confirms(), self.group_size.get(), self.quarantine.get()) {
             (true, 0, _) => {
@@ -288,7 +288,7 @@ impl Settings {
         }
     }
 
-    /// The numbers in words, for the log.
+    /// Returns the numbers in words, for the log.
     #[must_use]
     pub fn in_words(&self) -> String {
         self.numbers().iter().fold(String::new(), |text, number| {
@@ -297,7 +297,7 @@ impl Settings {
         })
     }
 
-    /// Takes over the arguments of `loadmodule`: names and values in turn.
+    /// Applies the arguments of `loadmodule`: pairs of names and values.
     pub fn take_load_arguments<A: AsRef<[u8]>>(&self, args: &[A]) -> Result<(), String> {
         let mut given: Vec<String> = Vec::new();
         for pair in args.chunks(2) {
@@ -346,7 +346,7 @@ impl Settings {
     }
 }
 
-/// The reason why an argument of this name is refused. CONFIG SET and configuration files have a prefix, the line
+/// Returns why an argument of this name is refused. CONFIG SET and configuration files use a prefix; the line that
 /// that loads a module has not.
 fn unknown(name: &str) -> String {
     let hint = name.strip_prefix("redislock.").map(|bare| format!("; write {bare}"));

@@ -1,5 +1,4 @@
-//! What the engine keeps where everybody can look at any time: from within a step, from a callback, from a thread of
-//! the server's own.
+//! State that any thread may read at any time: within a step, in a callback, or on a thread of the server's own.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +7,7 @@ use super::flags::Flags;
 use super::settings::Settings;
 use crate::lock::effect::LockId;
 
-/// A note that is set and not set.
+/// An atomic flag.
 #[derive(Debug, Default)]
 pub struct Note(AtomicBool);
 
@@ -17,14 +16,14 @@ impl Note {
         Self(AtomicBool::new(value))
     }
 
-    /// Returns true if it is set.
+    /// Returns the flag.
     #[inline]
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Sets it or not, and says what it was.
+    /// Sets the flag, and returns its previous value.
     pub fn set(&self, value: bool) -> bool {
         self.0.swap(value, Ordering::Relaxed)
     }
@@ -35,49 +34,49 @@ impl Note {
 pub struct Shared {
     /// The user's settings.
     pub settings: Settings,
-    /// It is a node of a cluster.
+    /// This server is a node of a cluster.
     is_cluster: Note,
-    /// Every command comes from a client that asks.
+    /// Every command is a request of a client.
     hears_clients_only: Note,
-    /// The server reports its events. Without them nobody would say when its role changes.
+    /// The server reports its events. Without them, changes of its role would go unnoticed.
     pub hears_events: Note,
-    /// Somebody could hear a keyspace event: a client, or another module, which needs no setting.
+    /// A client or another module may listen to keyspace events. A module needs no setting for that.
     pub events_are_heard: Note,
-    /// The server may evict keys that have no time to live.
+    /// The server may evict keys without a time to live.
     pub may_evict: Note,
-    /// The log knows that grants are refused for the sake of eviction: once for each configuration.
+    /// The log says that grants are refused because of eviction: once per configuration.
     pub eviction_is_logged: Note,
-    /// A replica came or went, and the list was not read again.
+    /// A replica connected or disconnected, and the list was not read since.
     pub has_missed_replica: Note,
-    /// Grants and renewals are answered when they are confirmed. So it is until all that was not confirmed is undone,
-    /// too, when nothing has to be confirmed any more.
+    /// Grants and renewals are answered once they are confirmed. Stays set until everything unconfirmed is revoked,
+    /// even if nothing must be confirmed any more.
     pub holds_back: Note,
-    /// The server reports turns of its event loop, and replicas.
+    /// The server reports the turns of its event loop, and its replicas.
     pub hears_replicas: Note,
-    /// The server reports turns of its event loop.
+    /// The server reports the turns of its event loop.
     pub hears_turns: Note,
     /// CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event loop (Redis 7.0).
     /// Known at load.
     pub loses_answers: Note,
-    /// A module can write nothing at the head of an RDB file (not Redis 7.0). Known at load.
+    /// A module may write nothing at the head of an RDB file (not on Redis 7.0). Known at load.
     pub has_optional_aux: Note,
-    /// The type was registered with a callback that this server calls for each file, whatever there is to write: on
-    /// Redis 7.0, unless the module was loaded to leave.
+    /// The type was registered with a callback that this server calls for each file: on Redis 7.0, unless the module
+    /// was loaded to be removed.
     pub must_write_clock: Note,
-    /// The number of the lock whose key is being deleted by ourselves; 0: none.
+    /// The number of the lock whose key the module is deleting; 0 if none.
     letting_go: AtomicU64,
-    /// How many values of our type were given to the server, less those whose end the main thread was told of. Only the
-    /// main thread writes it: a load and a store, which no other thread can come between.
+    /// How many values of our type the server has, less those whose end was reported to the main thread. Only the
+    /// main thread writes it, by a load and a store.
     values: AtomicU64,
-    /// The number of values that were freed where the table could not be used.
+    /// The number of values that were freed while the table could not be used.
     values_freed_elsewhere: AtomicU64,
-    /// Locks whose values were freed where the table could not be used.
+    /// Locks whose values were freed while the table could not be used.
     graveyard: Mutex<Vec<LockId>>,
     graveyard_is_used: AtomicBool,
 }
 
 impl Shared {
-    /// The state of a new server: nothing is known.
+    /// Returns the state of a new server.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -110,40 +109,41 @@ impl Shared {
         self.may_evict.is_set() && !self.settings.allows_eviction()
     }
 
-    /// Returns true if it is a node of a cluster.
+    /// Returns true if this server is a node of a cluster.
     #[inline]
     #[must_use]
     pub fn is_cluster(&self) -> bool {
         self.is_cluster.is_set()
     }
 
-    /// Whether every command comes from a client that asks, so that nobody needs to look. That is so on a primary
-    /// that loads nothing, and not in a cluster, where slots come in as facts.
+    /// Returns true if every command is a request of a client, and its source need not be examined. That is so on a
+    /// primary that loads nothing and is in no cluster, where slots arrive as facts.
     #[inline]
     #[must_use]
     pub fn hears_clients_only(&self) -> bool {
         self.hears_clients_only.is_set()
     }
 
-    /// Takes note of the server's role: at each event that can change it, and in each run of the pump.
+    /// Records the server's role: at each event that can change it, and in each run of the pump.
     pub fn note_role(&self, flags: Flags) {
         self.is_cluster.set(flags.is_cluster);
         self.hears_clients_only.set(flags.decides() && !flags.is_cluster && self.hears_events.is_set());
     }
 
-    /// Something begins after which facts may come: look at each command, until the role is noted again.
+    /// Examines the source of each command until the role is recorded again, because facts may arrive.
     pub fn expect_facts(&self) {
         self.hears_clients_only.set(false);
     }
 
-    /// Whether this lock's key is being deleted by ourselves. The server's callbacks about it have nothing to do.
+    /// Returns true if the module is deleting this lock's key. The server's callbacks about it then have nothing to
+    /// do.
     #[inline]
     #[must_use]
     pub fn is_letting_go(&self, lock: LockId) -> bool {
         self.letting_go.load(Ordering::Relaxed) == lock.number()
     }
 
-    /// Deletes the key of a lock that nobody holds, and so its value; the caller forgets the lock.
+    /// Deletes the key of a lock without holders, and its value. The caller forgets the lock.
     #[inline]
     pub fn let_go(&self, lock: LockId, delete: impl FnOnce()) {
         self.letting_go.store(lock.number(), Ordering::Relaxed);
@@ -152,27 +152,27 @@ impl Shared {
         self.note_freed();
     }
 
-    /// The server was given a value. Only on the main thread.
+    /// Counts a value that was given to the server. Main thread only.
     #[inline]
     pub fn note_stored(&self) {
         self.values.store(self.values.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The server has freed a value, and said so on the main thread.
+    /// Uncounts a value that the server has freed, as reported on the main thread.
     #[inline]
     pub fn note_freed(&self) {
         self.values.store(self.values.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
     }
 
-    /// The number of values of our type in the server, in its keyspace or not freed yet. Each of them, in a file, needs
-    /// the module, even one that no lock stands for any more. Only on the main thread: there it is never too low.
+    /// Returns the number of values of our type in the server, in its keyspace or not freed yet. A file with any of
+    /// them needs the module, even if no lock belongs to it. Main thread only: there it is never too low.
     #[must_use]
     pub fn values(&self) -> u64 {
         let freed_elsewhere = self.values_freed_elsewhere.load(Ordering::Acquire);
         self.values.load(Ordering::Relaxed).wrapping_sub(freed_elsewhere)
     }
 
-    /// A value was freed on a thread that must not touch the table, or while the table was in use.
+    /// Notes a value that was freed on another thread, or while the table was in use.
     pub fn bury_later(&self, lock: LockId) {
         self.values_freed_elsewhere.fetch_add(1, Ordering::Release);
         if let Ok(mut graveyard) = self.graveyard.lock() {
@@ -181,13 +181,13 @@ impl Shared {
         }
     }
 
-    /// Returns true if values were freed elsewhere that nobody has taken yet.
+    /// Returns true if such values are waiting to be forgotten.
     #[must_use]
     pub fn has_dead(&self) -> bool {
         self.graveyard_is_used.load(Ordering::Acquire)
     }
 
-    /// Takes those that were freed elsewhere.
+    /// Takes the locks of such values.
     pub fn take_dead(&self) -> Vec<LockId> {
         if !self.graveyard_is_used.swap(false, Ordering::Acquire) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What the engine keeps of one server.
+//! The engine's state of one server.
 
 use crate::lock::tuning::Bound;
 use std::hash::Hash;
@@ -14,49 +14,50 @@ use crate::lock::types::{ClientId, LockKeyBuf, Moment};
 
 /// Wakes the event loop.
 pub trait Alarm {
-    /// Runs the pump at this moment, whatever it was set to before. `false`: it cannot be set. Calls nobody.
+    /// Runs the pump at this moment, whatever it was set to before. Returns false if it cannot be set. Calls nothing
+    /// back.
     fn set(&mut self, at: Moment) -> bool;
 }
 
-/// What the engine keeps of a server whose blocked clients are `B`, and that is woken by `A`.
+/// The engine's state of a server whose blocked clients are `B`, and whose alarm is `A`.
 #[derive(Default)]
 pub struct State<B, A> {
     /// The locks.
     pub table: Table,
-    /// A buffer for effects, so that a step allocates nothing in the usual case.
+    /// A buffer for effects, so that a step usually allocates nothing.
     pub fx: Effects,
-    /// The clients that are blocked.
+    /// The blocked clients.
     pub clients: Clients<B>,
     /// The grants of this turn of the event loop.
     pub sent: UnflushedReplies,
     /// The replies that wait for replicas.
     pub confirm: Confirm,
-    /// Locks whose values were freed elsewhere, to be forgotten.
+    /// Dead locks, to be forgotten: their values were freed elsewhere.
     pub dead: Vec<LockId>,
-    /// The time of the pump's next run without a cause.
+    /// The time of the pump's next run without a request.
     pub wake: Wake<A>,
     /// The pump's state between its runs.
     pub pump: Pump,
-    /// The position at which the last sweep ended.
+    /// The position at which the last cron run ended.
     pub sweep: Sweep,
-    /// The locks that are requested most while they are held.
+    /// The most contended locks.
     pub contended: HotLocks,
     /// True if strings could be locks when the settings were last changed.
     pub counts_strings: bool,
 }
 
-/// The time of the pump's next run without a cause.
+/// The time of the pump's next run without a request.
 #[derive(Default)]
 pub struct Wake<A> {
     /// The server's handle of it.
     pub alarm: A,
-    /// When it will go off; `None`: it is not set.
+    /// When it will go off; `None` if it is not set.
     armed: Option<Moment>,
 }
 
 impl<A: Alarm> Wake<A> {
-    /// Sees to it that the pump runs at `next`, or earlier. An alarm that is set for an earlier moment is left alone:
-    /// what it was set for is usually gone, and setting it costs a system call.
+    /// Sets the alarm so that the pump runs at `next` or earlier. Leaves an earlier alarm alone: its cause is usually
+    /// gone, and setting it costs a system call.
     #[inline]
     pub fn at(&mut self, next: Option<Moment>) {
         if let Some(next) = next
@@ -67,7 +68,7 @@ impl<A: Alarm> Wake<A> {
         }
     }
 
-    /// Notes that it went off.
+    /// Notes that the alarm went off.
     pub const fn went_off(&mut self) {
         self.armed = None;
     }
@@ -76,17 +77,17 @@ impl<A: Alarm> Wake<A> {
 /// The state of confirmations.
 #[derive(Default)]
 pub struct Confirm {
-    /// Which acknowledgements are needed; `None`: none.
+    /// Which acknowledgements are needed; `None` if none.
     pub rule: Option<Rule>,
     /// The replies that wait for them.
     pub all: Confirmations,
-    /// The replicas were not asked yet how far they are, because nothing may be written.
+    /// The replicas were not asked for their offsets yet, because nothing may be written.
     pub must_ask: bool,
-    /// When the engine last looked which replicas there are.
+    /// When the engine last read the connected replicas.
     pub looked_at: Moment,
-    /// The log says already that the server does not tell of its replicas.
+    /// The log says already that the server does not report its replicas.
     pub silence_is_logged: bool,
-    /// How many replicas there were too many when the log was last told.
+    /// How many replicas too many the log last reported.
     pub too_many_are_logged: u64,
     /// The number of confirmed grants.
     pub confirmed: u64,
@@ -97,49 +98,48 @@ pub struct Confirm {
 /// The pump's state between its runs.
 #[derive(Default)]
 pub struct Pump {
-    /// Since when a run is asked for that has not begun.
+    /// The time of a requested run that has not begun.
     pub requested: Option<Moment>,
-    /// The last run did not get to the end of its work.
+    /// The last run left work undone.
     pub has_backlog: bool,
-    /// Clients whose answer got lost.
+    /// Clients whose answer was lost.
     pub unanswered: Vec<ClientId>,
-    /// A new append-only file was begun: it must learn how far the tokens are.
+    /// A new append-only file has begun, and needs the clock of tokens.
     pub must_tick: bool,
-    /// How many moves of slots as a whole are on their way out: nothing without a key may be replicated meanwhile.
+    /// How many moves of whole slots from here are running: nothing without a key may be replicated meanwhile.
     pub moves: usize,
-    /// A quarantine has begun, and the log does not report its end yet.
+    /// A quarantine has begun, and its end was not logged yet.
     pub is_quarantined: bool,
-    /// True if grants and expiries are this server's to decide, as of the last look.
+    /// True if, in the last run, this server decided on grants and expiries.
     pub decides: bool,
-    /// What the log is to be told of broken locks: the first, and how many others.
+    /// Broken locks to log: the first, and the number of others.
     pub broken: Option<(LockKeyBuf, u64)>,
-    /// The last reason in the log that keeps the module from leaving.
+    /// The last logged reason why the module cannot be removed.
     pub obstacle_in_log: Obstacle,
 }
 
-/// The position at which the last sweep ended.
+/// The position at which the last cron run ended.
 #[derive(Default)]
 pub struct Sweep {
-    /// Some queues need a look.
+    /// Some queues must be checked.
     pub is_due: bool,
-    /// From which place on queues are looked at.
+    /// The place of the next queue to check.
     pub queues: usize,
-    /// From which record on leases of another life are looked at.
+    /// The record of the next lease of an earlier role to check.
     pub orphans: u32,
     /// The number of keys per question to the server, if a test lowers it.
     pub most: Option<usize>,
 }
 
 impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
-    /// Does for the core what is left to do after a step. Forgets a lock without a key, and has the pump run when the
-    /// next thing ends. Returns the effects of the step.
+    /// Completes a step of the core: forgets a lock without a key, and sets the alarm. Returns the effects of the step.
     #[inline]
     pub fn after_step(&mut self, change: Change, existing: Existing) -> Effects {
         self.after_change(change, existing);
         self.fx.take()
     }
 
-    /// Does as [`Self::after_step`] after a step whose effects are not in the buffer.
+    /// As [`Self::after_step`], after a step whose effects are not in the buffer.
     #[inline(always)]
     pub fn after_change(&mut self, change: Change, existing: Existing) {
         match (change, existing) {
@@ -147,12 +147,12 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
             _ => self.rearm(),
         }
         if self.table.has_tasks() || self.table.has_running() {
-            // At once: somebody's turn may have come elsewhere, or leases that run may not be told yet.
+            // At once: waiters elsewhere may be next, or leases that run may not be replicated yet.
             self.wake.at(Some(Moment::default()));
         }
     }
 
-    /// Returns true if there is anything that only the pump does, and that needs no time to pass.
+    /// Returns true if the pump has work that is due now.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.table.has_tasks()
@@ -162,31 +162,31 @@ impl<B: Copy + Eq + Hash, A: Alarm> State<B, A> {
             || self.clients.has_paced()
     }
 
-    /// A reply that names holds was sent.
+    /// Notes that a reply which names holds was sent.
     pub fn delivered(&mut self, reply: &Reply) {
         reply.for_each_hold(|lock_key, token| self.table.delivered(lock_key, token));
     }
 
-    /// A reply that names holds is never sent.
+    /// Notes that a reply which names holds will never be sent.
     pub fn dropped(&mut self, reply: &Reply) {
         reply.for_each_hold(|lock_key, token| self.table.dropped(lock_key, token));
     }
 
-    /// Tells the core from when on the replicas that are connected can confirm grants.
+    /// Sets the time from which the connected replicas can confirm grants.
     pub fn note_when_confirmable(&mut self) {
         let confirm = &self.confirm;
         let from = confirm.rule.and_then(|rule| confirm.all.confirms_from(rule));
         self.table.set_confirmable_from(from.unwrap_or_default());
     }
 
-    /// Sees to it that the pump runs when the next thing ends.
+    /// Sets the alarm for the next deadline.
     #[inline]
     pub fn rearm(&mut self) {
         let next = self.table.next_deadline(self.pump.decides);
         self.wake.at(next);
     }
 
-    /// Gives back the memory of a storm of waiters, but for room for a few.
+    /// Frees the memory of a storm of waiters, except for a few.
     pub fn give_back_memory(&mut self) {
         const KEPT: Bound = Bound::of(64, 4);
         self.clients.give_back_memory();

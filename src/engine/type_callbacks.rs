@@ -1,6 +1,6 @@
-//! The values of keys: what the server asks when it saves, loads, frees or measures a lock.
+//! Callbacks of the value type: what the server calls to save, load, free or measure a lock.
 //!
-//! Nothing is written when a key goes: it would come before its cause in the stream. The pump does it.
+//! Nothing is written when a key is removed, because it would precede its cause in the stream. The pump writes it.
 
 use super::server::Server;
 use super::state::State;
@@ -9,10 +9,10 @@ use crate::lock::codec::SavedLock;
 use crate::lock::effect::LockId;
 use crate::lock::types::{LockKey, TOKEN_MAX};
 
-/// Two days: twice the largest `max-token-lead`, for clocks that differ.
+/// Two days: twice the largest `max-token-lead`, to allow for clocks that differ.
 const LEAD_OF_ANY_PRIMARY_US: u64 = 2 * 86_400_000_000;
 
-/// A value was read at this key; `None`: of a lock that nobody holds. Returns its lock, or why it is refused.
+/// Loads the value at this key; `None` is a lock without holders. Returns its lock, or why it is refused.
 pub fn load<S: Server>(
     server: &S,
     lock_key: LockKey<'_>,
@@ -26,9 +26,8 @@ pub fn load<S: Server>(
         if let Some(saved) = saved
             && !flags.is_loading
         {
-            // A payload that somebody sends, not a file or a primary: it must not run away with the clock of tokens
-            // (G14), nor a series of them step by step. What a primary sends to its replica has passed the primary's
-            // own bound, whatever it is set to.
+            // A payload from a client, not from a file or a primary, must not push the clock of tokens ahead (G14),
+            // not even a series of payloads step by step. What a primary sends has passed that primary's own bound.
             let lead_max = if flags.is_replica { LEAD_OF_ANY_PRIMARY_US } else { lead_us_max };
             let highest = state.table.clock().highest_from_outside(now.wall_us, lead_max);
             let newest = saved.holds.last().map_or(0, |hold| hold.token.get());
@@ -46,21 +45,21 @@ pub fn load<S: Server>(
     loaded
 }
 
-/// The saved form of a value.
+/// Returns the saved form of a value.
 pub fn saved<S: Server>(server: &S, lock: LockId) -> Option<SavedLock> {
     let now = server.boot();
     server.with(|state| state.table.save(now, lock)).flatten()
 }
 
-/// The memory that it takes.
+/// Returns the memory that a value takes.
 pub fn memory<S: Server>(server: &S, lock: LockId) -> usize {
     server.with(|state| state.table.memory_of(lock)).unwrap_or(0)
 }
 
-/// The key is about to leave its name.
+/// Handles a value that is about to leave its key.
 pub fn unlinked<S: Server>(server: &S, lock: LockId) {
     if server.with(|state| state.table.is_held(lock)) != Some(true) {
-        // The usual case: the core itself has ended the hold and lets the key go.
+        // The common case: the core has ended the hold and is deleting the key.
         return;
     }
     let is_ours = server.flags().decides();
@@ -68,16 +67,16 @@ pub fn unlinked<S: Server>(server: &S, lock: LockId) {
     let _ = schedule::after(server, |state| state.table.unlinked(now, lock, is_ours));
 }
 
-/// The value is gone for good. May come on a thread of the server's own.
+/// Handles a freed value. May run on a thread of the server's own.
 pub fn freed<S: Server>(server: &S, lock: LockId) {
-    // The usual case needs no clock: nothing ends here.
+    // The common case needs no clock, because nothing ends here.
     let forgotten = server.with(|state| state.table.forget_free(lock));
     if forgotten.is_some() {
         server.shared().note_freed();
     }
     match forgotten {
         Some(true) => {}
-        // Held, and neither unlinked nor flushed: it was never a key's.
+        // It was held, and neither unlinked nor flushed: it was never a key's.
         Some(false) => {
             let now = server.boot();
             let _ = schedule::after(server, |state| state.table.discard(now, lock));
@@ -86,8 +85,8 @@ pub fn freed<S: Server>(server: &S, lock: LockId) {
     }
 }
 
-/// What is written of the clock of tokens at the head of a file: the newest token, and what readers of the stream were
-/// replicated. `None`: nothing.
+/// Returns what is written of the clock of tokens at the head of a file: the newest token, and the newest one that
+/// readers of the stream know. `None` if nothing is written.
 pub fn saved_clock<S: Server>(server: &S) -> Option<(u64, u64)> {
     let shared = server.shared();
     let saved = server.with(|state| {
@@ -95,12 +94,12 @@ pub fn saved_clock<S: Server>(server: &S) -> Option<(u64, u64)> {
         (clock.last_token(), clock.replicated_token(), drain::writes_clock(shared, clock))
     });
     let (last, replicated, must_be_told) = saved.unwrap_or_default();
-    // Before the first grant, and on the way out, there is nothing to tell. On servers where nothing can be written the
-    // file then loads without the module; on others this is not called on the way out.
+    // Before the first grant, and while the module is being removed, there is nothing to write. Where a server lets a
+    // module write nothing, the file then loads without the module; on other servers this is not called then.
     (must_be_told || !shared.has_optional_aux.is_set()).then_some((last, replicated))
 }
 
-/// Takes over what was written of it, or says why not.
+/// Takes over the saved clock of tokens, or returns why it is refused.
 pub fn load_clock<S: Server>(server: &S, last: u64, replicated: u64) -> Result<(), &'static str> {
     if last > TOKEN_MAX || replicated > TOKEN_MAX {
         return Err("the clock of tokens is beyond 2^53");

@@ -1,15 +1,15 @@
-//! What clients were told of their holds in this turn of the event loop, for the case that the server does not send it.
+//! Replies of this turn of the event loop that name holds, in case the server does not send them.
 //!
-//! A connection that the server has found broken is closed at the end of a turn, and so is one whose user was
-//! deleted. A client that is answered before that looks like any other, but its reply is dropped, and nobody says so.
-//! Then its connection closes in the turn in which it was answered. Nobody can have read the reply by then, unless
-//! the client itself asked the server to close the connection behind it.
+//! At the end of a turn, the server closes connections that it has found broken, and those of deleted users. A client
+//! that is answered before that looks like any other, but its reply is dropped without notice. Its connection then
+//! closes in the same turn. No client can have read the reply by then, unless it asked the server itself to close the
+//! connection after it.
 
 use super::blocked_clients::Reply;
 use crate::lock::tuning::Bound;
 use crate::lock::types::ClientId;
 
-/// The number of turns without a grant that ends the subscription to turns.
+/// The number of turns without a grant after which the subscription to turns ends.
 const QUIET_TURNS: Bound = Bound::of(16, 3);
 
 /// See the [module](self).
@@ -21,24 +21,24 @@ pub struct UnflushedReplies {
 }
 
 impl UnflushedReplies {
-    /// The server took this reply to this client.
+    /// Records a reply that the server accepted for this client.
     pub fn note(&mut self, client: ClientId, reply: Reply) {
         self.replies.push((client, reply));
         self.turns = 0;
     }
 
-    /// A reply that this client was sent. Each once.
+    /// Takes out a reply to this client.
     pub fn take(&mut self, client: ClientId) -> Option<Reply> {
         let place = self.replies.iter().position(|(other, _)| *other == client)?;
         Some(self.replies.swap_remove(place).1)
     }
 
-    /// The turn has ended: nothing of it is left unsent. Returns one of the replies, if any is left.
+    /// Takes out a reply of a turn that has ended: all of them were sent.
     pub fn next_sent(&mut self) -> Option<Reply> {
         self.replies.pop().map(|(_, reply)| reply)
     }
 
-    /// A turn begins.
+    /// Begins a turn.
     pub fn turn_begins(&mut self) {
         self.turns = self.turns.saturating_add(1);
     }

@@ -3,21 +3,21 @@
 /// See the [module](self).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Obstacle {
-    /// It is not to go.
+    /// The module is not being removed.
     #[default]
     NotLeaving,
-    /// There are locks, or values of those that are broken.
+    /// There are locks, or values of broken ones.
     Locks,
     /// The server writes the clock of tokens into each file until it is restarted.
     Restart,
     /// Readers of the stream still count, because the primary still grants locks.
     Primary,
-    /// There is none.
+    /// Nothing prevents the removal.
     Nothing,
 }
 
 impl Obstacle {
-    /// The word for it in INFO.
+    /// Returns its word in INFO.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -29,7 +29,7 @@ impl Obstacle {
         }
     }
 
-    /// The sentence about it in the log.
+    /// Returns its sentence in the log.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {

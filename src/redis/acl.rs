@@ -1,4 +1,4 @@
-//! Predicts the server's refusal of a command that it is not asked to run.
+//! Predicts whether the server would refuse a command, without running it.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -11,7 +11,7 @@ use super::call_reply::{ask, is_of_kind};
 use crate::lock::table::Candidate;
 use crate::lock::types::ClientId;
 
-// Each grant out of a queue needs them.
+// Each grant from a queue needs them.
 static ACQUIRE: KeptStr = KeptStr::new("LOCK.ACQUIRE");
 static MACQUIRE: KeptStr = KeptStr::new("LOCK.MACQUIRE");
 
@@ -24,43 +24,43 @@ pub(super) type CheckAt = unsafe extern "C" fn(
     *mut c_int,
 ) -> c_int;
 
-/// Valkey has it from 9.1 on, where a user may be confined to databases. The older function refuses each of these
-/// users, since it does not know the database.
+/// Valkey 9.1 and later have this function, because their users may be confined to databases. The older function does
+/// not know the database, and refuses all of these users.
 static CHECK_AT: OnceLock<CheckAt> = OnceLock::new();
 
-/// The server has this function. Once, at load.
+/// Uses this function of the server. Called once, at load.
 pub(super) fn check_by(function: CheckAt) {
     let _ = CHECK_AT.set(function);
 }
 
-/// Returns whether the server would refuse a write: too few replicas, a disk error.
+/// Returns true if the server would refuse a write: too few replicas, a disk error.
 ///
-/// It is asked to run a write command that does nothing, under the rules for scripts, which include just these checks.
-/// A refusal is asked for as a reply: Valkey 9.1 aborts over one that is not.
+/// Runs a write command that does nothing, under the rules for scripts, which include exactly these checks. Requests
+/// the refusal as a reply, because Valkey 9.1 aborts otherwise.
 pub(super) fn refuses_writes(ctx: &Ctx) -> bool {
     // SAFETY: a live context; the format takes no arguments.
     let reply = unsafe { ask!(ctx, c"LOCK.TICK", c"SE") };
     reply.is_none_or(|reply| is_of_kind(reply.get(), raw::REDISMODULE_REPLY_ERROR))
 }
 
-/// Returns whether the server has paused writes.
+/// Returns true if the server has paused writes.
 pub(super) fn is_paused() -> bool {
     // SAFETY: no arguments. On a server without it (Redis before 6.2) this module does not load.
     unsafe { api!(RedisModule_AvoidReplicaTraffic) != Some(0) }
 }
 
-/// Returns whether the client's user may run the command that it waits in on this key, by the current rules.
+/// Returns true if the client's user may still run, on this key, the command in which it waits.
 pub(super) fn may_acquire(ctx: &Ctx, Candidate { client, lock_key, several, .. }: Candidate<'_>) -> bool {
     let user_name = user_name(ctx, client);
     let command = if several.is_some() { MACQUIRE.get() } else { ACQUIRE.get() };
     let (Some(user_name), Some(word), Some(key)) = (user_name, command, ctx.new_str(lock_key.name)) else {
         return false;
     };
-    // A right may depend on the first argument. So the number is that of the request.
+    // A right may depend on the first argument, so the number is that of the request.
     let mut digits = itoa::Buffer::new();
     let number = several.map(|count| ctx.new_str(digits.format(count).as_bytes()));
     let (word, key) = (word.as_ptr(), key.as_str().as_ptr());
-    // As many arguments as the command needs at least: Redis 8.6 counts them. Of the keys it is about this one.
+    // As many arguments as the command needs, because Redis 8.6 counts them; the only key is this one.
     let mut one_key = [word, key, word, word, word];
     let mut several_keys;
     let argv: &mut [_] = match (several, &number) {
@@ -89,7 +89,7 @@ pub(super) fn may_acquire(ctx: &Ctx, Candidate { client, lock_key, several, .. }
     }
 }
 
-/// The name of the user of this connection; `None` if there is no such connection.
+/// Returns the name of this connection's user; `None` if there is no such connection.
 pub(super) fn user_name(ctx: &Ctx, client: ClientId) -> Option<OwnedStr<'_>> {
     // SAFETY: 1. a live context; 2. the name of the user is ours to free; a client that has disconnected or has no
     // user yields null.

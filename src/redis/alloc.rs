@@ -1,16 +1,17 @@
-//! The server's allocator as ours, so that the memory of locks shows in `used_memory` and counts against `maxmemory`.
+//! Allocates with the server's allocator, so that the memory of locks shows in `used_memory` and counts against
+//! `maxmemory`.
 //!
-//! redis-module's own has no realloc and rounds sizes instead of aligning; this one does both right.
+//! The allocator of redis-module has no realloc, and rounds sizes instead of aligning.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
 
 use redis_module::raw;
 
-/// The alignment of every allocator that the server may be built with, on 64-bit machines.
+/// The alignment that the server's allocator guarantees in every build, on 64-bit machines.
 const SERVER_ALIGN: usize = 8;
 
-/// The server's allocator. For the rare larger alignments, the system's.
+/// The server's allocator; the system's for rare larger alignments.
 pub(crate) struct ServerAlloc;
 
 // SAFETY: 1. Blocks of an alignment of at most SERVER_ALIGN come from and go back to the server's allocator, which is

@@ -1,4 +1,4 @@
-//! The server's module API as we use it: thin, safe to call, nothing decided.
+//! The server's module API, thinly wrapped: safe to call, and deciding nothing.
 //!
 //! # Safety of this file
 //!
@@ -75,7 +75,7 @@ impl AsRef<[u8]> for Str<'_> {
     }
 }
 
-/// A string that we made; freed when dropped.
+/// A string that we made. Dropping it frees it.
 pub(crate) struct OwnedStr<'a>(Str<'a>, *mut raw::RedisModuleCtx);
 
 impl<'a> OwnedStr<'a> {
@@ -98,16 +98,16 @@ impl Drop for OwnedStr<'_> {
     }
 }
 
-/// A string of the server that is made when it is first needed, and kept.
+/// A string of the server that is made when first needed, and kept.
 pub(crate) struct KeptStr(AtomicPtr<raw::RedisModuleString>, &'static str);
 
 impl KeptStr {
-    /// This text.
+    /// Creates an empty slot for this text.
     pub(crate) const fn new(text: &'static str) -> Self {
         Self(AtomicPtr::new(null_mut()), text)
     }
 
-    /// The string. `None`: there is no memory.
+    /// Returns the string. `None` if memory is exhausted.
     pub(crate) fn get(&self) -> Option<Str<'static>> {
         let mut string = self.0.load(Ordering::Relaxed);
         if string.is_null() {
@@ -135,7 +135,7 @@ impl Ctx {
         self.0
     }
 
-    /// The absence of a context, which some functions of the API take for the server itself.
+    /// Returns no context: some functions of the API take that for the server itself.
     pub(crate) const fn nowhere() -> Self {
         Self(null_mut())
     }
@@ -172,7 +172,7 @@ impl Ctx {
         unsafe { api!(RedisModule_Log, self.0, level.as_ptr(), c"%s".as_ptr(), text.as_ptr()) };
     }
 
-    /// Sets the module's options on the server, among them when watchers of a key are notified of a change.
+    /// Sets the module's options, among them when clients that watch a key are notified.
     pub(crate) fn set_options(&self, signals: Signals) {
         let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS as c_int;
         if signals == Signals::Never {
@@ -186,13 +186,13 @@ impl Ctx {
         unsafe { api!(RedisModule_SetModuleOptions, self.0, options) };
     }
 
-    /// Returns whether the server only asks which of the arguments are keys.
+    /// Returns true if the server only asks which arguments are keys.
     pub(crate) fn is_asked_for_keys(&self) -> bool {
         // SAFETY: a live context.
         unsafe { api!(RedisModule_IsKeysPositionRequest, self.0) }.is_some_and(|asks| asks != 0)
     }
 
-    /// The word of the command at this position is a key, to which the command does this. Only if it is asked for keys.
+    /// Reports, if the server asks for keys, that the word at this position is a key with these flags.
     pub(crate) fn report_key(&self, at: c_int, flags: c_int) {
         // SAFETY: a live context.
         unsafe { api!(RedisModule_KeyAtPosWithFlags, self.0, at, flags) };
@@ -209,13 +209,13 @@ pub(crate) const READS: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD
 /// The time at which the server notifies clients that watch a key (WATCH, client-side caches) of a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signals {
-    /// Whenever we close a key that was open for writing.
+    /// When the module closes a key that was open for writing.
     WhenClosed,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
-/// An open key; closed when dropped. Clients that watch it are notified then, if it was changed.
+/// An open key. Dropping it closes the key, and notifies clients that watch it if it was changed.
 pub(crate) struct Key<'a> {
     key: *mut raw::RedisModuleKey,
     ctx: &'a Ctx,
@@ -323,8 +323,8 @@ impl Drop for Key<'_> {
         if self.key.is_null() {
             return;
         }
-        // Asking the server to notify them is another look-up of the key on some versions; asking it not to, a store
-        // of a number.
+        // Asking the server to notify clients costs another look-up of the key on some versions; asking it not to,
+        // one store.
         let is_silent = self.is_for_writing && !self.is_changed.get();
         if is_silent {
             self.ctx.set_options(Signals::Never);
@@ -337,21 +337,21 @@ impl Drop for Key<'_> {
     }
 }
 
-/// Our type, as the server knows it.
+/// Our type, as registered.
 pub(super) static TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Our type, as the server knows it; null before it is registered.
+/// Returns our type; null before it is registered.
 #[inline]
 pub(super) fn lock_type() -> *mut raw::RedisModuleType {
     TYPE.load(Ordering::Relaxed)
 }
 
-/// The value of a key for this lock.
+/// Returns the value of a key for this lock.
 pub(crate) fn value_of(lock: LockId) -> *mut c_void {
     std::ptr::without_provenance_mut(lock.number() as usize)
 }
 
-/// The lock of a key's value.
+/// Returns the lock of a key's value.
 pub(crate) fn lock_of(value: *mut c_void) -> LockId {
     LockId::from_number(value.addr() as u64)
 }

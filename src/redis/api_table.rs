@@ -1,8 +1,8 @@
-//! The functions of the module API that every lock costs, as plain pointers.
+//! The module API's functions that every lock uses, as plain pointers.
 //!
-//! The bindings keep each function in a variable of its own, which other libraries could replace. So a call takes two
-//! loads and a look whether it is there. A pair of acquire and release makes some twenty such calls. Here they are in
-//! one table, read once at load, and a call costs nothing else.
+//! The bindings keep each function in a variable of its own, which other libraries could replace. So each call costs
+//! two loads and a test. An acquire and release make about twenty such calls. This table is read once, at load, so a
+//! call costs nothing extra.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_longlong, c_ulonglong, c_void};
@@ -19,7 +19,7 @@ macro_rules! calls {
         }
 
         impl Calls {
-            /// Functions that do nothing: the content before the server has given its own.
+            /// Functions that do nothing, before the server has provided its own.
             const NONE: Self = Self {
                 $($field: {
                     unsafe extern "C" fn none($(_: $arg),*) -> $result {
@@ -64,12 +64,12 @@ unsafe impl Sync for Table {}
 
 static TABLE: Table = Table(Cell::new(Calls::NONE));
 
-/// Reads the server's functions. Once, at load.
+/// Reads the server's functions. Called once, at load.
 pub(super) fn begin() {
     TABLE.0.set(Calls::of_server());
 }
 
-/// The functions.
+/// Returns the functions.
 #[inline(always)]
 pub(super) fn calls() -> Calls {
     TABLE.0.get()

@@ -1,11 +1,11 @@
-//! Clients that are blocked, as the server knows them.
+//! Blocked clients, as the server knows them.
 //!
-//! The server is given no timeout: on Redis before 7.4 its own can meet a grant in the same turn of the event loop and
-//! lose the reply.
+//! The server gets no timeout: on Redis before 7.4, its timeout can meet a grant in the same turn of the event loop,
+//! and lose the reply.
 //!
-//! CLIENT UNBLOCK can still meet a client that was answered and whose reply is not sent yet. Redis 7.4 and Valkey keep
-//! it away then. Redis 7.0 ends the wait and loses the answer: the client would wait for ever, so its connection is
-//! closed, which is the one thing it cannot overlook. Redis 7.2 would abort; the module does not load there.
+//! CLIENT UNBLOCK can still meet a client that was answered and whose reply is not sent yet. Redis 7.4 and Valkey
+//! prevent that. Redis 7.0 ends the wait and loses the answer. The client would wait forever, so its connection is
+//! closed, which is the one thing that it cannot miss. Redis 7.2 would abort; the module does not load there.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -24,7 +24,7 @@ struct Sent {
     blocked: Blocked,
 }
 
-/// Blocks the client of the running command. `None`: it cannot be blocked.
+/// Blocks the client of the running command. `None` if it cannot be blocked.
 pub(super) fn block(ctx: &Ctx) -> Option<Blocked> {
     // SAFETY: 1. a live context of a running command; 2. the callbacks have the types asked for; 3. what `on_free`
     // frees is what `unblock` makes.
@@ -51,7 +51,7 @@ extern "C" fn on_disconnect(ctx: *mut raw::RedisModuleCtx, blocked: Blocked) {
     });
 }
 
-/// CLIENT UNBLOCK id TIMEOUT.
+/// Handles CLIENT UNBLOCK id TIMEOUT.
 extern "C" fn on_unblock(
     ctx: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,

@@ -1,4 +1,4 @@
-//! The server's reply to a call: parts of a reply, read while it lives.
+//! Reads the server's reply to a call.
 
 use std::ptr::NonNull;
 
@@ -9,7 +9,7 @@ use super::api::api;
 /// A part of a reply.
 pub(super) type Reply = *mut raw::RedisModuleCallReply;
 
-/// A whole reply, which is ours; freed when dropped.
+/// A whole reply that we own. Dropping it frees it.
 pub(super) struct OwnedReply(NonNull<raw::RedisModuleCallReply>);
 
 impl OwnedReply {
@@ -31,7 +31,7 @@ impl Drop for OwnedReply {
     }
 }
 
-/// Has the server run a command, with the arguments that the format names. `None`: there is no reply.
+/// Runs a command, with the arguments that the format names. `None` if there is no reply.
 macro_rules! ask {
     ($ctx:expr, $command:expr, $format:expr $(, $arg:expr)*) => {
         $crate::redis::call_reply::OwnedReply::from_raw(api!(
@@ -41,13 +41,13 @@ macro_rules! ask {
 }
 pub(super) use ask;
 
-/// Returns whether it is of this kind, one of `REDISMODULE_REPLY_*`.
+/// Returns true if the reply is of this kind, one of `REDISMODULE_REPLY_*`.
 pub(super) fn is_of_kind(reply: Reply, kind: isize) -> bool {
     // SAFETY: a live reply.
     unsafe { api!(RedisModule_CallReplyType, reply) }.is_some_and(|found| found as isize == kind)
 }
 
-/// The elements of a list; none of anything else.
+/// Iterates over the elements of a list. Any other reply has none.
 pub(super) fn elements(reply: Reply) -> impl Iterator<Item = Reply> {
     (0..).map_while(move |index| element(reply, index))
 }

@@ -1,8 +1,8 @@
-//! In a cluster: whose slot is it?
+//! Which node of a cluster owns a slot.
 //!
-//! A key that moves to another server looks, on this one, just like a key that was deleted. Granting because "it is
-//! gone" would make two holders. So before anything is granted or ended outside of a command, the engine asks the
-//! server in a way in which it answers for the slot too.
+//! On this server, a key that moves to another one looks just like a deleted key. Granting the lock because it "is
+//! gone" would create two holders. So before anything is granted or ended outside of a command, the engine asks the
+//! server in a way that checks the slot, too.
 
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
@@ -14,10 +14,10 @@ use super::call_reply::{ask, element, elements, is_of_kind, number, text};
 use super::server_quirks;
 use crate::engine::server::{Server, SlotOwner};
 
-/// Whose the slot of the key is.
+/// Returns which node owns the slot of a key.
 ///
-/// The server refuses a call for a key of a slot that is not its own. It also refuses one for a key of a slot that is on
-/// its way to another server, if it does not have the key any more.
+/// The server refuses a call for a key whose slot it does not own. For a slot that is moving away, it also refuses
+/// keys that it no longer has.
 pub(super) fn slot_owner(ctx: &Ctx, name: Str<'_>) -> SlotOwner {
     if !ctx.flags().is_cluster {
         return SlotOwner::Ours;
@@ -29,15 +29,15 @@ pub(super) fn slot_owner(ctx: &Ctx, name: Str<'_>) -> SlotOwner {
     }
 }
 
-/// Returns whether the server may ask a command with several keys for all of them. A node of Valkey asks on threads
-/// that read from clients as well, where any module that is asked crashes it. There it knows the first key alone, by a
-/// key spec.
+/// Returns true if the server may ask a command with several keys for all of them. A node of Valkey asks on I/O
+/// threads as well, and crashes over any module that it asks there. On such nodes the server knows only the first
+/// key, by a key spec.
 pub(super) fn sees_all_keys(ctx: &Ctx) -> bool {
     !server_quirks::kind().is_valkey() || !ctx.flags().is_cluster
 }
 
-/// Returns whether the server would let the running command use all of these keys. `look`: a command that only reads
-/// them.
+/// Returns true if the server would let the running command use all of these keys. `look` is a command that only
+/// reads them.
 pub(super) fn has_all(ctx: &Ctx, look: &CStr, names: &[Str<'_>]) -> bool {
     // SAFETY: 1. a live context; 2. the format takes an array of strings and its length, and `Str` is transparent over the
     // pointer to one. An error is asked for as a reply.
@@ -66,9 +66,9 @@ pub(super) fn keys_of(ctx: &Ctx, words: &[Str<'_>]) -> Vec<usize> {
     }
 }
 
-/// Asks the server for a key; returns its error if it refuses.
+/// Asks the server for a key. Returns its error if it refuses.
 ///
-/// It is asked to run a command that would write and does nothing: a cluster that is down may still allow reads.
+/// Runs a write command that does nothing, because a cluster that is down may still allow reads.
 fn ask(ctx: &Ctx, name: Str<'_>) -> Option<String> {
     // SAFETY: a live context; the format takes one string. An error is asked for as a reply.
     let reply = unsafe { ask!(ctx, c"LOCK.APPLY", c"sE", name.as_ptr()) };
@@ -79,7 +79,7 @@ fn ask(ctx: &Ctx, name: Str<'_>) -> Option<String> {
     is_refused.then(|| text(reply.get()).unwrap_or_default())
 }
 
-/// `host:port` of another server that owns the slot, by CLUSTER SLOTS.
+/// Returns `host:port` of another server that owns the slot, by CLUSTER SLOTS.
 pub(super) fn node_of(ctx: &Ctx, slot: u16) -> Option<String> {
     if !server_quirks::kind().can_ask_for_slots() {
         return None;

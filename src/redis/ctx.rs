@@ -1,4 +1,4 @@
-//! The server by its module API: the answers to the engine's questions.
+//! Implements the engine's [`Server`] for a real server.
 
 use std::ffi::{CStr, CString, c_int, c_longlong};
 use std::ptr::null_mut;
@@ -211,7 +211,7 @@ impl Server for Ctx {
         unsafe { api!(RedisModule_DeauthenticateAndCloseClient, self.as_ptr(), client.0) };
     }
 
-    // Most callers know which part it is, so nothing is left of the choice.
+    // Most callers pass a constant part, so the compiler removes the choice.
     #[inline(always)]
     fn reply(&self, part: Part<'_>) {
         let ctx = self.as_ptr();

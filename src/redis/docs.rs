@@ -30,7 +30,7 @@ const fn handler(which: Which) -> Handler {
     }
 }
 
-/// Returns the access to its keys, as the flags of a key spec.
+/// Returns the access to its keys as flags of a key spec.
 const fn flags_of(keys: Use) -> u32 {
     match keys {
         Use::Reads => READS,
@@ -53,7 +53,7 @@ const fn type_of(kind: Kind) -> raw::RedisModuleCommandArgType {
     }
 }
 
-/// Its categories. Not on all servers there is our own.
+/// Returns its categories. Not all servers support our own.
 fn categories(command: &Command, has_own: bool) -> CString {
     let (servers, own) = (command.categories.to_bytes(), CATEGORY.to_bytes());
     let all = if has_own && command.is_for_clients { [servers, own].join(&b' ') } else { servers.to_vec() };
@@ -61,11 +61,11 @@ fn categories(command: &Command, has_own: bool) -> CString {
     CString::new(all).unwrap_or_default()
 }
 
-/// Registers the commands. Once, at load.
+/// Registers the commands. Called once, at load.
 pub(crate) fn register_commands(ctx: &Ctx) -> Result<(), String> {
-    // SAFETY: within OnLoad. Not on all servers, and then there is no category.
+    // SAFETY: within OnLoad. Servers without this function have no category.
     let added = unsafe { api!(RedisModule_AddACLCategory, ctx.as_ptr(), CATEGORY.as_ptr()) };
-    // Redis 8 keeps the category of a load that it has refused.
+    // Redis 8 keeps the category of a load that was refused.
     let is_there = || io::Error::last_os_error().kind() == io::ErrorKind::ResourceBusy;
     let has_category = added.is_some_and(|added| added == raw::REDISMODULE_OK as c_int || is_there());
     for command in &COMMANDS {
@@ -75,7 +75,7 @@ pub(crate) fn register_commands(ctx: &Ctx) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the flags of a command, in the words of the server.
+/// Returns the flags of a command, in the server's words.
 fn flags(ctx: &Ctx, command: &Command) -> Cow<'static, CStr> {
     if !matches!(command.keys, Keys::Counted(_)) || !cluster::sees_all_keys(ctx) {
         return command.flags.into();
@@ -100,7 +100,7 @@ fn register(ctx: &Ctx, command: &Command, has_category: bool) -> Option<()> {
         if handle.is_null() {
             return None;
         }
-        // Not on Redis 7.0, which has no way to say so: there a category neither gives nor takes them.
+        // Redis 7.0 has no way to register them, so no category grants or revokes them there.
         let categories = categories(command, has_category);
         let set = api!(RedisModule_SetCommandACLCategories, handle, categories.as_ptr());
         set.filter(|&set| set != ok).map_or(Some(()), |_| None)?;
@@ -108,8 +108,8 @@ fn register(ctx: &Ctx, command: &Command, has_category: bool) -> Option<()> {
     }
 }
 
-/// Gives the server the content of COMMAND DOCS, and the positions of keys. `sees_all_keys`: also by the command
-/// itself.
+/// Registers the data of COMMAND DOCS and the positions of keys. If `sees_all_keys`, the command itself reports its
+/// keys, too.
 ///
 /// # Safety
 /// `handle` is a command that was just made, within OnLoad.
@@ -145,7 +145,7 @@ unsafe fn describe(
     done.filter(|&done| done == raw::REDISMODULE_OK as c_int).map(|_| ())
 }
 
-/// The arguments as the server wants them: an array that ends with an entry of zeros.
+/// Returns the arguments as the server expects them: an array that ends with an entry of zeros.
 fn raw_args(
     args: &[Arg],
     kept: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
@@ -189,7 +189,8 @@ const fn no_arg() -> raw::RedisModuleCommandArg {
     }
 }
 
-/// The keys of the command, if it has any; perhaps by which of them a cluster routes it; and an entry of zeros.
+/// Returns the key specs of a command: its keys, the key by which a cluster routes it if that differs, and an entry
+/// of zeros.
 fn key_specs(keys: Keys, sees_all_keys: bool) -> Option<[raw::RedisModuleCommandKeySpec; 3]> {
     use raw::{
         RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 as Index,

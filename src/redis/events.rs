@@ -27,7 +27,8 @@ const EVENTS: [(u64, &str, Callback); 9] = [
     (raw::REDISMODULE_EVENT_CRON_LOOP, "CronLoop", on_cron),
 ];
 
-/// Slots come or leave as a whole. Valkey's number for it from 9.0 on, and those of its parts, from `valkeymodule.h`.
+/// Whole slots come or leave. The number of the event and of its parts in Valkey 9.0 and later, from
+/// `valkeymodule.h`.
 const SLOTS: (u64, &str, Callback) = (19, "slots that leave", on_slots);
 const SLOTS_BEGIN_TO_LEAVE: u64 = 1;
 const SLOTS_STAY: u64 = 3;
@@ -36,10 +37,10 @@ const SLOTS_HAVE_LEFT: u64 = 5;
 /// A command that sets settings has succeeded.
 const CONFIG: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_CONFIG, "Config", on_config);
 
-/// Replicas come and go.
+/// Replicas connect and disconnect.
 const REPLICAS: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_REPLICA_CHANGE, "ReplicaChange", on_replica);
 
-/// The event that costs every turn of the event loop a little.
+/// The event that makes every turn of the event loop cost a little more.
 const TURNS: (u64, &str, Callback) = (raw::REDISMODULE_EVENT_EVENTLOOP, "EventLoop", on_turn);
 
 /// Checks that the server can deliver the required events, and leaves most of them unsubscribed.
@@ -55,18 +56,18 @@ pub(super) fn require(ctx: &Ctx) -> Result<(), String> {
     Ok(())
 }
 
-/// Unsubscribes from everything. Redis 7.0 would keep calling a module whose load has failed.
+/// Ends all subscriptions. Redis 7.0 would keep calling a module whose load has failed.
 pub(super) fn end(ctx: &Ctx) {
     let slots = server_quirks::kind().announces_slots().then_some(SLOTS);
     for (id, _, callback) in EVENTS.into_iter().chain([TURNS, REPLICAS]).chain(slots) {
-        // Without a subscription, removing it would add one without a callback.
+        // Without a subscription, this would add one without a callback.
         if subscribe(ctx, id, Some(callback)) {
             subscribe(ctx, id, None);
         }
     }
 }
 
-/// Subscribes, or with no callback unsubscribes.
+/// Subscribes; without a callback, unsubscribes.
 fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool {
     let event = raw::RedisModuleEvent { id, dataver: 1 };
     let callback = callback.map(|callback| callback as _);
@@ -75,7 +76,8 @@ fn subscribe(ctx: &Ctx, id: u64, callback: Option<Callback>) -> bool {
     done == Some(raw::REDISMODULE_OK as c_int)
 }
 
-/// Subscribes to the events that are required while locks are used. `false`: the log names the missing events.
+/// Subscribes to the events that are required while locks are used. Returns false if the server lacks some, which the
+/// log names.
 pub(super) fn begin(ctx: &Ctx) -> bool {
     let mut is_all_told = true;
     let mut begin_one = |id, callback, name: &str| {
@@ -94,7 +96,7 @@ pub(super) fn begin(ctx: &Ctx) -> bool {
     is_all_told
 }
 
-/// Subscribes to turns of the event loop. `false`: the server does not.
+/// Subscribes to turns of the event loop. Returns false if the server does not report them.
 pub(super) fn begin_with_turns(ctx: &Ctx) -> bool {
     let (id, _, callback) = TURNS;
     subscribe(ctx, id, Some(callback))
@@ -105,18 +107,18 @@ pub(super) fn end_with_turns(ctx: &Ctx) {
     subscribe(ctx, TURNS.0, None);
 }
 
-/// Also subscribes to replicas. `false`: the server does not deliver both.
+/// Also subscribes to replicas. Returns false if the server does not report both.
 pub(super) fn begin_with_replicas(ctx: &Ctx) -> bool {
     let (id, _, callback) = REPLICAS;
     begin_with_turns(ctx) && subscribe(ctx, id, Some(callback))
 }
 
-/// A command has set settings of ours that have no effect yet.
+/// A command has set settings of ours that are not applied yet.
 static SETTINGS_ARE_NEW: AtomicBool = AtomicBool::new(false);
 
-/// Settings of ours are set. The command that sets them may still fail over a setting of another module, and set them
-/// back. So they take effect when the server says that its configuration has changed. They do so in the next run of
-/// the pump if another module sets them by a function that fires no event.
+/// Notes changed settings. The command that sets them may still fail over a setting of another module, and restore
+/// them. So they are applied when the server reports a changed configuration. Another module may set them by a
+/// function that fires no event; then the pump's next run applies them.
 pub(super) fn settings_are_new(ctx: &Ctx) {
     SETTINGS_ARE_NEW.store(true, Ordering::Relaxed);
     let (id, _, callback) = CONFIG;
@@ -124,7 +126,7 @@ pub(super) fn settings_are_new(ctx: &Ctx) {
     schedule::request(ctx);
 }
 
-/// The settings are final: they take effect, if they are new.
+/// Applies changed settings, as they are final now.
 pub(super) fn settings_are_final(ctx: &Ctx) {
     if SETTINGS_ARE_NEW.swap(false, Ordering::Relaxed) {
         listen_to_keys(ctx);
@@ -132,7 +134,7 @@ pub(super) fn settings_are_final(ctx: &Ctx) {
     }
 }
 
-/// A callback about an event: it gets which part of the event it is, and the data of the event.
+/// Defines a callback for an event. It gets the part of the event and its data.
 macro_rules! callback {
     ($name:ident, $handler:expr) => {
         extern "C" fn $name(
@@ -205,7 +207,7 @@ callback!(on_config, |ctx, _, _| {
 });
 
 callback!(on_module, |ctx, _, _| {
-    // A command of this name may be another one now.
+    // A command of this name may now be another one.
     exec::forget_commands();
     lazy_subscribe::look_for_listeners(ctx);
 });
@@ -220,10 +222,10 @@ callback!(on_turn, |ctx, sub, _| match sub {
     _ => {}
 });
 
-/// Keyspace events, which are listened to while strings may be locks: see `src/engine/legacy.rs`.
+/// True while the module listens to keyspace events, because strings may be locks: see `src/engine/legacy.rs`.
 static LISTENS_TO_KEYS: AtomicBool = AtomicBool::new(false);
 
-/// Subscribes to strings that are written and removed, if the setting is on.
+/// Subscribes to writes and removals of strings, if the setting is on.
 pub(super) fn listen_to_keys(ctx: &Ctx) {
     if !main_thread::SHARED.settings.has_legacy_strings() || LISTENS_TO_KEYS.swap(true, Ordering::Relaxed) {
         return;

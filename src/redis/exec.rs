@@ -1,8 +1,8 @@
-//! LOCK.EXEC: a command of the server's, if the token is live.
+//! LOCK.EXEC: runs a command of the server's if the token is live.
 //!
-//! The command runs as a script's would, with the rights of the caller, and the server itself replicates its writes;
-//! LOCK.EXEC is never replicated. It may do anything to the lock's own key, and so call us again: while it runs no key
-//! of ours is open and the engine's state is not borrowed.
+//! The command runs as in a script, with the rights of the caller. The server itself replicates its writes; LOCK.EXEC
+//! is never replicated. The command may do anything to the lock's own key, and so call this module again. While it
+//! runs, no key of ours is open, and the engine's state is not borrowed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ pub(crate) extern "C" fn exec(
                     run(&ctx, words);
                 }
             }
-            // By way of another module, or of a filter of one.
+            // Through another module, or a filter of one.
             None => ctx.reply(Part::Error(error::EXEC_WITHIN)),
         },
         _ => ctx.reply(Part::WrongArity),
@@ -71,18 +71,18 @@ fn run(ctx: &Ctx, words: &[Str<'_>]) {
     }
 }
 
-/// Returns the reply to send instead, if the server has refused the command for the rights of the caller.
+/// Returns the reply to send instead, if the server refused the command because of the caller's rights.
 fn refusal_of_rights(reply: Reply) -> Option<String> {
     let is_error = is_of_kind(reply, raw::REDISMODULE_REPLY_ERROR);
     if is_error { error::refusal_of_rights(&text(reply)?) } else { None }
 }
 
-/// Commands may have been added and removed.
+/// Forgets what is known of commands, because some may have been added or removed.
 pub(super) fn forget_commands() {
     NEVER_BLOCK.with_borrow_mut(|names| *names = HashSet::new());
 }
 
-/// A command's name in lower case, filled up with zeros, which no name has.
+/// A command's name in lower case, padded with zeros, which no name contains.
 type CommandName = [u8; 32];
 
 fn lower_case(name: &[u8]) -> Option<CommandName> {
@@ -92,8 +92,8 @@ fn lower_case(name: &[u8]) -> Option<CommandName> {
     Some(lower)
 }
 
-/// Returns whether the server reports that a command can block. It is asked once about each: asking takes longer than
-/// running most commands. Of one that it does not know: no. `None`: it cannot be asked.
+/// Returns true if the server reports that a command can block; false for an unknown command. Asked once for each,
+/// because asking takes longer than running most commands. `None` if the server cannot be asked.
 fn can_block(ctx: &Ctx, command: Str<'_>) -> Option<bool> {
     let name = lower_case(command.bytes());
     let is_acknowledged = |name: &CommandName| NEVER_BLOCK.with_borrow(|names| names.contains(name));
@@ -113,12 +113,12 @@ fn can_block(ctx: &Ctx, command: Str<'_>) -> Option<bool> {
 }
 
 thread_local! {
-    /// Commands of which the server has said that they never block, until the next module is loaded.
+    /// Commands that, by the server, never block. Valid until the next module is loaded.
     static NEVER_BLOCK: RefCell<HashSet<CommandName>> = RefCell::default();
     static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// An operation that must not be nested; it ends when this is dropped.
+/// An operation that must not be nested. Dropping this ends it.
 struct Turn(&'static LocalKey<Cell<bool>>);
 
 impl Turn {

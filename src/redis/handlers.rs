@@ -1,4 +1,4 @@
-//! The commands as the server calls them: each is handed to the engine.
+//! Entry points of the commands. Each is handed to the engine.
 
 use std::ffi::c_int;
 
@@ -10,8 +10,8 @@ use crate::command::{error, internal, macquire};
 use crate::engine::server::{Part, Server};
 use crate::engine::{commands, describe};
 
-/// Makes the function that the server calls for a command. Each command has a copy of all that it needs: a call by a
-/// pointer would keep the handler from being compiled into it.
+/// Defines the function that the server calls for a command. Each command has a copy of everything it needs, because
+/// a call through a pointer would prevent inlining.
 macro_rules! command {
     ($(#[$doc:meta])* $name:ident, $handler:expr) => {
         $(#[$doc])*
@@ -102,7 +102,7 @@ command!(
     |ctx, args| record(ctx, args.get(1..).unwrap_or(&[]), |words| commands::tick(ctx, words))
 );
 
-/// Hands a record on without its version. Nothing at all is no record, but a question.
+/// Passes a record on without its version. An empty one is no record, but a question.
 fn record<'a, 'b>(ctx: &Ctx, args: &'a [Str<'b>], handler: impl FnOnce(&'a [Str<'b>])) {
     match internal::unversioned(args) {
         _ if args.is_empty() => handler(args),

@@ -8,12 +8,12 @@ use super::api::{Ctx, api};
 use super::panic_guard;
 use crate::engine::describe::{self, Value};
 
-/// Version of the module.
+/// The version of the module.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Commit of its sources.
+/// The commit of its sources.
 pub(crate) const COMMIT: &str = env!("REDISLOCK_COMMIT");
 
-/// Registers the section. Once, at load.
+/// Registers the section. Called once, at load.
 pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
     // SAFETY: within OnLoad; the callback has the type asked for.
     match unsafe { api!(RedisModule_RegisterInfoFunc, ctx.as_ptr(), Some(on_info)) } {
@@ -23,7 +23,7 @@ pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
 }
 
 extern "C" fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
-    // After a crash the table may be in any state: nothing of it is read.
+    // After a crash the table may be in any state, so none of it is read.
     if for_crash_report != 0 {
         return;
     }

@@ -1,4 +1,5 @@
-//! The edge: a real server, by its module API, as the engine wants to see one ([`ctx`]). The only `unsafe` of the module.
+//! The edge: implements the engine's server ([`ctx`]) by the module API of a real one. The only `unsafe` code of the
+//! module.
 //!
 //! It decides nothing: it hands the server's calls to the engine, and the engine's requests to the server.
 

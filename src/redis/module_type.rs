@@ -1,7 +1,7 @@
-//! The native type: the callbacks of the server that save, load, free or measure a lock.
+//! The data type: the server's callbacks that save, load, free or measure a lock.
 //!
-//! The value of a key is the number of a lock in the table, in the place of a pointer that is never dereferenced. So
-//! nothing here can be freed twice or used after it was freed.
+//! The value of a key is the number of a lock in the table, in place of a pointer that is never dereferenced. So
+//! nothing here can be freed twice, or used after it was freed.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Deref;
@@ -18,14 +18,14 @@ use crate::lock::codec::{self, Digested, SavedLock};
 use crate::lock::effect::LockId;
 use crate::lock::types::LockKey;
 
-/// Nine letters, as the server wants them; also the module's name.
+/// Nine letters, as the server requires; also the module's name.
 const TYPE_NAME: &std::ffi::CStr = c"redislock";
 /// Written with each value and each head of a file. Versions 0.1 and 0.2 wrote 1.
 const ENCODING: c_int = 2;
-/// The version of the head, which is its first number.
+/// The version of the head: its first number.
 const HEAD_VERSION: u64 = 1;
 
-/// Registers the type. Once, at load, when the settings are known.
+/// Registers the type. Called once, at load, when the settings are known.
 pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
     let has_optional_aux = server_quirks::kind().has_optional_aux();
     let must_write_clock = drain::must_write_clock(&SHARED);
@@ -66,7 +66,7 @@ pub(crate) fn register(ctx: &Ctx) -> Result<(), String> {
     Ok(())
 }
 
-/// The name of the key that is read or written, empty if the server does not say.
+/// Returns the name of the key that is read or written; empty if the server does not report it.
 fn name_in<'a>(io: *mut raw::RedisModuleIO) -> &'a [u8] {
     // SAFETY: the stream of the running callback; the name lives as long as the callback.
     unsafe {
@@ -75,7 +75,7 @@ fn name_in<'a>(io: *mut raw::RedisModuleIO) -> &'a [u8] {
     }
 }
 
-/// The next number; `None` at the end or on an error.
+/// Reads the next number. `None` at the end or on an error.
 fn load_number(io: *mut raw::RedisModuleIO) -> Option<u64> {
     // SAFETY: the stream of the running callback.
     unsafe {
@@ -89,7 +89,7 @@ fn save_number(io: *mut raw::RedisModuleIO, number: u64) {
     unsafe { api!(RedisModule_SaveUnsigned, io, number) };
 }
 
-/// A string that the server has read, and that is given back to it.
+/// A string that the server has read, which goes back to the server.
 struct Block {
     bytes: NonNull<u8>,
     length: usize,
@@ -111,7 +111,7 @@ impl Drop for Block {
     }
 }
 
-/// The next block; `None` at the end or on an error.
+/// Reads the next block. `None` at the end or on an error.
 fn load_block(io: *mut raw::RedisModuleIO) -> Option<Block> {
     let mut length = 0;
     // SAFETY: the stream of the running callback.
@@ -145,7 +145,7 @@ extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, encoding: c_int) -> *mut c_v
     })
 }
 
-/// Refuses a value that was written by a module that reads and writes something else.
+/// Refuses a value in another format.
 const fn check(encoding: c_int) -> Result<(), &'static str> {
     match encoding {
         ENCODING => Ok(()),
@@ -165,12 +165,12 @@ fn load(io: *mut raw::RedisModuleIO, encoding: c_int) -> Result<*mut c_void, &'s
     type_callbacks::load(&anywhere(), LockKey { db: db.unwrap_or(0), name }, saved.as_ref()).map(value_of)
 }
 
-/// A context for callbacks that are given none. The detached one lives as long as the module.
+/// Returns a context for callbacks that get none. The detached one lives as long as the module.
 fn anywhere() -> Ctx {
     pump_timer::detached().unwrap_or(Ctx::nowhere())
 }
 
-/// The saved form of a value.
+/// Returns the saved form of a value.
 fn saved(value: *mut c_void) -> Option<SavedLock> {
     type_callbacks::saved(&anywhere(), lock_of(value))
 }
@@ -207,7 +207,7 @@ extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     });
 }
 
-/// The key is about to leave its name.
+/// Handles a value that is about to leave its key.
 extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     let lock = lock_of(value.cast_mut());
     if !SHARED.is_letting_go(lock) {
@@ -215,13 +215,13 @@ extern "C" fn unlink(_ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void)
     }
 }
 
-// Apart from the callback, which for the key of a lock that is released only finds that there is nothing to do.
+// Not inlined: for the key of a released lock, the callback only finds that there is nothing to do.
 #[inline(never)]
 fn unlinked(lock: LockId) {
     panic_guard::callback((), || type_callbacks::unlinked(&anywhere(), lock));
 }
 
-/// The value is removed for good. May come on a thread of the server's own.
+/// Handles a freed value. May run on a thread of the server's own.
 extern "C" fn free(value: *mut c_void) {
     let lock = lock_of(value);
     if !SHARED.is_letting_go(lock) {
@@ -229,13 +229,13 @@ extern "C" fn free(value: *mut c_void) {
     }
 }
 
-// Apart, as `unlinked`.
+// Not inlined, as `unlinked`.
 #[inline(never)]
 fn freed(lock: LockId) {
     panic_guard::callback((), || type_callbacks::freed(&anywhere(), lock));
 }
 
-/// Writes at the head of an RDB file how far the clock of tokens is.
+/// Writes the clock of tokens at the head of an RDB file.
 extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) {
     panic_guard::callback((), || {
         if let Some((last, replicated)) = type_callbacks::saved_clock(&anywhere()) {

@@ -1,7 +1,7 @@
-//! The commands of the server's own that this module calls by name. `rename-command` may have taken them away.
+//! The server's own commands that this module calls by name. `rename-command` may have removed them.
 //!
-//! The module's own commands cannot be renamed: they do not exist yet when the server reads that line. Rights do not
-//! matter either, because the module calls for itself and not for a user.
+//! The module's own commands cannot be renamed, because they do not exist yet when the server reads that line. Rights
+//! do not matter either, because the module calls commands for itself and not for a user.
 
 use std::ffi::CStr;
 use std::io;
@@ -22,7 +22,7 @@ enum By {
     Cluster,
 }
 
-/// The consequence of each missing command.
+/// What is lost without each command.
 const WITHOUT: [(&str, By, &str); 4] = [
     ("CLIENT", By::Any, "a grant whose client disconnects before it is told lasts until its lease ends"),
     ("CONFIG", By::Any, "a grant whose client disconnects before it is told lasts until its lease ends"),
@@ -30,14 +30,14 @@ const WITHOUT: [(&str, By, &str); 4] = [
     ("CLUSTER", By::Cluster, "waiters whose slot has moved are answered TRYAGAIN instead of MOVED"),
 ];
 
-/// Commands that read several keys and change none. One is enough.
+/// Commands that read several keys and change none. One of them is enough.
 const LOOKS: [&CStr; 3] = [c"EXISTS", c"TOUCH", c"MGET"];
 
 static LOOK: OnceLock<&'static CStr> = OnceLock::new();
 static CAN_CONFIRM: AtomicBool = AtomicBool::new(true);
 static CAN_END_STRINGS: AtomicBool = AtomicBool::new(true);
 
-/// Checks which commands exist, and logs the missing ones. Once, at load.
+/// Checks which commands exist, and logs the missing ones. Called once, at load.
 pub(super) fn begin(ctx: &Ctx) {
     let is_cluster = ctx.flags().is_cluster;
     let has = |name: &str| has_command(ctx, name);
@@ -58,7 +58,7 @@ pub(super) fn begin(ctx: &Ctx) {
     CAN_END_STRINGS.store(has("DEL") && has("PEXPIREAT"), Ordering::Relaxed);
 }
 
-/// The name of a command that reads several keys; EXISTS if there is none.
+/// Returns the name of a command that reads several keys; EXISTS if there is none.
 pub(super) fn look() -> &'static CStr {
     LOOK.get().copied().unwrap_or(LOOKS[0])
 }
@@ -80,13 +80,13 @@ pub(super) fn check(settings: &Settings) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Returns whether the server has a command of this name. It is asked for the keys of a command without arguments,
-/// which runs nothing.
+/// Returns true if the server has a command of this name. Asks for the keys of a command without arguments, which
+/// runs nothing.
 fn has_command(ctx: &Ctx, name: &str) -> bool {
     let Some(word) = ctx.new_str(name.as_bytes()) else {
         return true;
     };
     let keys = cluster::keys_of(ctx, &[word.as_str()]);
-    // Without keys the server gives the reason.
+    // Without keys, the server returns the reason.
     !keys.is_empty() || io::Error::last_os_error().kind() != io::ErrorKind::NotFound
 }

@@ -1,4 +1,4 @@
-//! The module's start.
+//! The start of the module.
 
 use std::ffi::{c_char, c_int};
 
@@ -18,7 +18,7 @@ const VERSION_NUMBER: c_int = part(env!("CARGO_PKG_VERSION_MAJOR")) * 10_000
     + part(env!("CARGO_PKG_VERSION_MINOR")) * 100
     + part(env!("CARGO_PKG_VERSION_PATCH"));
 
-/// A part of a version: digits alone, as cargo lets it be.
+/// Parses a part of a version: only digits, as Cargo ensures.
 const fn part(digits: &str) -> c_int {
     let (digits, mut at, mut number) = (digits.as_bytes(), 0, 0);
     while at < digits.len() {
@@ -28,7 +28,7 @@ const fn part(digits: &str) -> c_int {
     number
 }
 
-/// The server calls this when it loads the module.
+/// Loads the module. Called by the server.
 ///
 /// # Safety
 /// Called by the server, with a context and the arguments of `loadmodule`.
@@ -61,8 +61,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     })
 }
 
-/// The server calls this when it unloads the module. Servers keep a module that has a data type; only Redis 8 unloads
-/// it, when MODULE LOADEX names a setting that the module does not have.
+/// Unloads the module. Servers keep a module that defines a data type; only Redis 8 unloads it, when MODULE LOADEX
+/// names a setting that the module does not have.
 ///
 /// # Safety
 /// Called by the server, with a context.
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> 
     raw::REDISMODULE_OK as c_int
 }
 
-/// Removes all callbacks that could call this module after its code is unloaded. The server takes back the rest:
+/// Removes all callbacks that could call this module after its code is unloaded. The server removes the rest:
 /// commands, settings, the data type.
 fn stop(ctx: &Ctx) {
     events::end(ctx);
@@ -105,8 +105,8 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     info::register(ctx)?;
     wakeup::begin()?;
     events::require(ctx)?;
-    // Nothing fails from here on. No timer of the server's may be set before the load has ended: Redis 8 would exit if
-    // it had to unload the module.
+    // Nothing fails from here on. No timer of the server's may be set before the load has ended: Redis 8 would exit
+    // if it had to unload the module.
     pump_timer::begin(ctx);
     events::listen_to_keys(ctx);
     engine::server_events::started(ctx);
@@ -116,7 +116,7 @@ fn start(ctx: &Ctx, args: &[Str<'_>]) -> Result<(), String> {
     Ok(())
 }
 
-/// Everything that was not in the first version of the module API and cannot be done without.
+/// Checks for everything that is newer than the module API's first version and that the module requires.
 fn require_api() -> Result<(), String> {
     macro_rules! missing {
         ($($name:ident)*) => {

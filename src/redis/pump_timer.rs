@@ -1,4 +1,4 @@
-//! Runs the pump after the command or event that asked for it: by a timer of the server's of 0 ms.
+//! Runs the pump after the command or event that requested it, by a timer of the server's of 0 ms.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -13,17 +13,17 @@ use crate::engine::pump;
 /// A detached context, for work outside of commands and callbacks; null until load.
 static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
 
-/// The server's timer for the run that was asked for last.
+/// The server's timer for the last requested run.
 static TIMER: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the detached context. Once, at load.
+/// Creates the detached context. Called once, at load.
 pub(super) fn begin(ctx: &Ctx) {
     // SAFETY: a live context, within OnLoad; the detached one lives as long as the module.
     let detached = unsafe { api!(RedisModule_GetDetachedThreadSafeContext, ctx.as_ptr()) };
     DETACHED.store(detached.unwrap_or(null_mut()), Ordering::Relaxed);
 }
 
-/// Lets go of the detached context, and of the run that was asked for.
+/// Frees the detached context, and cancels the requested run.
 pub(super) fn end(ctx: &Ctx) {
     let detached = DETACHED.swap(null_mut(), Ordering::Relaxed);
     // SAFETY: 1. a live context; a number that no timer of ours has is an error and nothing else; 2. ours to free, once.
@@ -35,14 +35,14 @@ pub(super) fn end(ctx: &Ctx) {
     }
 }
 
-/// The detached context; `None` while the module is being loaded.
+/// Returns the detached context; `None` while the module is being loaded.
 pub(super) fn detached() -> Option<Ctx> {
     let ctx = DETACHED.load(Ordering::Relaxed);
     // SAFETY: it lives as long as the module.
     (!ctx.is_null()).then(|| unsafe { Ctx::from_raw(ctx) })
 }
 
-/// Asks for a run. A late timer must go: the server checks its timers in order, and would run none after it.
+/// Requests a run. A late timer is removed first: the server checks its timers in order, and would run none after it.
 pub(super) fn run_soon(is_late: bool) {
     let Some(ctx) = detached() else {
         return;

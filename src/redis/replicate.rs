@@ -1,4 +1,4 @@
-//! The records for replicas and append-only files in the module's own words: see `src/command/internal.rs`.
+//! Writes the module's own records for replicas and append-only files: see `src/command/internal.rs`.
 
 use std::ffi::c_longlong;
 
@@ -11,13 +11,13 @@ use crate::engine::server::Fact;
 use crate::lock::codec::{SavedHold, lowest_version};
 use crate::lock::types::Mode;
 
-// Each hand-over needs it.
+// Each hand-over uses it.
 static HOLD: KeptStr = KeptStr::new("HOLD");
-/// The version of all records but those for which [`lowest_version`] says otherwise.
+/// The version of all records, except where [`lowest_version`] differs.
 static FIRST: KeptStr = KeptStr::new("1");
 static SECOND: KeptStr = KeptStr::new("2");
 
-/// Makes the parts of a record. Once, at load.
+/// Creates the parts of a record. Called once, at load.
 pub(crate) fn begin() -> Result<(), &'static str> {
     [&HOLD, &FIRST, &SECOND]
         .into_iter()
@@ -28,11 +28,11 @@ pub(crate) fn begin() -> Result<(), &'static str> {
 /// The buffer for the digits of numbers.
 type Digits = itoa::Buffer;
 
-/// The fact "this owner holds", by one of the server's two functions that write commands from a format: to the first
-/// argument, for a key of this name.
+/// Writes the fact "this owner holds" by one of the server's two functions that write commands from a format: to the
+/// first argument, for a key of this name.
 ///
-/// All but the name and the verb is given as bytes. Of these the server makes a string by one allocation, of a number by
-/// two.
+/// Everything except the name and the verb is passed as bytes. The server makes a string of these with one
+/// allocation; of a number, with two.
 macro_rules! write_hold {
     ($function:ident, $into:expr, $name:expr, $mode:expr, $hold:expr) => {{
         let (into, name, hold): (_, _, &SavedHold) = ($into, $name, $hold);
@@ -73,9 +73,9 @@ macro_rules! write_hold {
     }};
 }
 
-/// Writes a fact into the replication stream and the append-only file.
+/// Writes a fact to the replication stream and the append-only file.
 ///
-/// Callers know which fact it is, so nothing is left of the choice.
+/// Callers pass a constant fact, so the compiler removes the choice.
 #[inline(always)]
 pub(super) fn replicate(ctx: &Ctx, fact: Fact<'_, Str<'_>>) {
     let (to, apply, tick) = (ctx.as_ptr(), c"LOCK.APPLY".as_ptr(), c"LOCK.TICK".as_ptr());
@@ -114,8 +114,8 @@ fn replicate_hold(ctx: &Ctx, name: Str<'_>, mode: Mode, hold: &SavedHold) {
     write_hold!(RedisModule_Replicate, ctx.as_ptr(), name.as_ptr(), mode, hold);
 }
 
-/// Writes the fact "this owner holds" into an append-only file that is being rewritten: the stream and the name of the
-/// running callback.
+/// Writes the fact "this owner holds" to an append-only file that is being rewritten. Takes the stream and the name
+/// of the running callback.
 pub(crate) fn emit_hold(
     io: *mut raw::RedisModuleIO,
     name: *mut raw::RedisModuleString,
@@ -125,14 +125,14 @@ pub(crate) fn emit_hold(
     write_hold!(RedisModule_EmitAOF, io, name, mode, hold);
 }
 
-/// Writes the fact "an empty lock exists here" into such a file.
+/// Writes the fact "an empty lock exists here" to such a file.
 pub(crate) fn emit_empty(io: *mut raw::RedisModuleIO, name: *mut raw::RedisModuleString) {
     let (apply, first, empty) = (c"LOCK.APPLY".as_ptr(), c"1".as_ptr(), c"EMPTY".as_ptr());
     // SAFETY: the stream of the running callback; the format takes a string and two C strings.
     unsafe { api!(RedisModule_EmitAOF, io, apply, c"scc".as_ptr(), name, first, empty) };
 }
 
-/// These words as letters and digits.
+/// Returns these words as letters and digits.
 fn written<'a>(words: &[Word; 4], digits: &'a mut [Digits; 4]) -> [&'a str; 4] {
     let mut all = [""; 4];
     for ((text, word), digits) in all.iter_mut().zip(words).zip(digits) {
@@ -144,7 +144,7 @@ fn written<'a>(words: &[Word; 4], digits: &'a mut [Digits; 4]) -> [&'a str; 4] {
     all
 }
 
-/// Asks the replicas how far they are.
+/// Asks the replicas for their offsets.
 pub(crate) fn ask_replicas(ctx: &Ctx) {
     let (command, format) = (c"REPLCONF".as_ptr(), c"Acc".as_ptr());
     // SAFETY: the format takes two C strings after the command, and A keeps it from files.

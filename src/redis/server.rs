@@ -1,4 +1,4 @@
-//! Finds out which server this is: Redis or Valkey, and how old.
+//! Determines which server this is: Redis or Valkey, and its version.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
@@ -10,7 +10,7 @@ use super::api::{Ctx, api};
 use super::main_thread::SHARED;
 use super::server_quirks::{self, Kind};
 
-/// Asks the server. Once, at load.
+/// Asks the server. Called once, at load.
 pub(crate) fn begin(ctx: &Ctx) {
     let is_valkey = function_of_valkey(ctx, c"ValkeyModule_GetServerVersion").is_some();
     // SAFETY: no arguments.
@@ -25,7 +25,7 @@ pub(crate) fn begin(ctx: &Ctx) {
     SHARED.has_optional_aux.set(kind.has_optional_aux());
 }
 
-/// The first number of `valkey_version` in INFO; 0 where there is none.
+/// Returns the first number of `valkey_version` in INFO; 0 without that field.
 fn valkey_major(ctx: &Ctx) -> u32 {
     let version = info(ctx, c"server", c"valkey_version");
     version.and_then(|text| text.split('.').next()?.parse().ok()).unwrap_or(0)
@@ -46,7 +46,7 @@ pub(crate) fn info(ctx: &Ctx, section: &CStr, field: &CStr) -> Option<String> {
     }
 }
 
-/// A function of the server's API that only Valkey has.
+/// Returns a function of the server's API that only Valkey has.
 fn function_of_valkey(ctx: &Ctx, name: &CStr) -> Option<NonNull<c_void>> {
     let mut function: *mut c_void = std::ptr::null_mut();
     // SAFETY: `function` is written by the server if it knows the name.

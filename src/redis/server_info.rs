@@ -1,5 +1,5 @@
-//! Replies of the server's own commands: its configuration and modules, its role and replicas, and clients that are
-//! about to be closed.
+//! Reads replies of the server's own commands: its configuration and modules, its role and replicas, and clients that
+//! are about to be closed.
 
 use std::ffi::{CStr, c_longlong};
 
@@ -13,13 +13,13 @@ use crate::engine::server::Server;
 use crate::lock::confirm::{ReplicaName, Seen};
 use crate::lock::types::ClientId;
 
-/// Returns whether a keyspace event could have a listener: a client, or another module, which needs no setting.
+/// Returns true if a keyspace event could have a listener: a client, or another module, which needs no setting.
 pub(super) fn has_listeners(ctx: &Ctx) -> bool {
     lazy_subscribe::has_listeners(config(ctx, c"notify-keyspace-events").as_deref(), || modules(ctx))
 }
 
-/// The names of all modules. `None`: the server does not list them all. While one is being loaded it is not in the
-/// list itself.
+/// Returns the names of all modules. `None` if the server does not list them. A module that is being loaded is not in
+/// the list itself.
 fn modules(ctx: &Ctx) -> Option<Vec<String>> {
     // SAFETY: a live context; the format takes a C string.
     let modules = unsafe { ask!(ctx, c"MODULE", c"cE", c"LIST".as_ptr()) }?;
@@ -29,21 +29,22 @@ fn modules(ctx: &Ctx) -> Option<Vec<String>> {
     elements(modules.get()).map(|module| element(module, 1).and_then(text)).collect()
 }
 
-/// Returns whether the server may evict keys that have no time to live.
+/// Returns true if the server may evict keys without a time to live.
 pub(super) fn may_evict(ctx: &Ctx) -> bool {
     let policy = server::info(ctx, c"memory", c"maxmemory_policy");
     let memory = server::info(ctx, c"memory", c"maxmemory");
     lazy_subscribe::may_evict(policy.as_deref(), memory.as_deref())
 }
 
-/// A setting of the server; `None` if it does not say.
+/// Returns a setting of the server; `None` if the server does not report it.
 fn config(ctx: &Ctx, name: &CStr) -> Option<String> {
     // SAFETY: a live context; the format takes two C strings.
     let reply = unsafe { ask!(ctx, c"CONFIG", c"ccE", c"GET".as_ptr(), name.as_ptr()) }?;
     element(reply.get(), 1).and_then(text)
 }
 
-/// Returns the offset of the stream, and that of each replica. `None`: this server is no primary, or does not say.
+/// Returns the offset of the stream, and those of the replicas. `None` if this server is no primary, or does not
+/// report them.
 pub(super) fn replicas(ctx: &Ctx) -> Option<(u64, Vec<Seen>)> {
     // SAFETY: a live context; the format takes no arguments.
     read_replicas(unsafe { ask!(ctx, c"ROLE", c"E") }?.get())
@@ -62,13 +63,13 @@ fn read_replicas(reply: Reply) -> Option<(u64, Vec<Seen>)> {
     Some((offset, replicas.collect::<Option<_>>()?))
 }
 
-/// Returns whether this connection closes before its replies of this turn of the event loop were sent.
+/// Returns true if this connection closes before its replies of this turn of the event loop were sent.
 ///
-/// In the usual order the server answers blocked clients, sends replies, and closes connections at the end of a turn.
-/// A connection that closes after replies were sent is recognised:
-/// - a connection that its own client has closed after the reply, by QUIT for one, has the flag `c`;
-/// - a client that takes too much memory is closed last, where `maxmemory-clients` is set;
-/// - Valkey runs commands of others while replies are being sent, if it has threads for that;
+/// In a turn, the server usually answers blocked clients, then sends replies, and closes connections last. These
+/// cases, in which a connection closes after its replies were sent, are recognized:
+/// - a connection that its client closes after the reply, for example by QUIT, has the flag `c`;
+/// - a client that uses too much memory is closed last, if `maxmemory-clients` is set;
+/// - Valkey with I/O threads runs commands of others while replies are being sent;
 /// - a slow script lets others run before the turn ends.
 pub(super) fn has_dropped_reply(ctx: &Ctx, client: ClientId) -> bool {
     let is = |name, value: &str| config(ctx, name).as_deref() == Some(value);
@@ -78,7 +79,7 @@ pub(super) fn has_dropped_reply(ctx: &Ctx, client: ClientId) -> bool {
         && (!server_quirks::kind().is_valkey() || is(c"io-threads", "1"))
 }
 
-/// The flags of a client, by CLIENT LIST. `None`: there is none, or the server does not say.
+/// Returns the flags of a client, by CLIENT LIST. `None` without such a client, or if the server does not report it.
 fn flags(ctx: &Ctx, ClientId(id): ClientId) -> Option<String> {
     let id = c_longlong::try_from(id).ok()?;
     // SAFETY: a live context; the format takes two C strings and a number.

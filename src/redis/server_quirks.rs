@@ -1,4 +1,4 @@
-//! The kind of server, and its abilities.
+//! The kind of server, and its quirks.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(super) is_valkey: bool,
-    /// As the module API reports it, 0xMMmmpp; Valkey says 7.2.4 for compatibility.
+    /// As the module API reports it, 0xMMmmpp; Valkey reports 7.2.4 for compatibility.
     pub(super) version: c_int,
     /// Valkey's own major version; 0 on Redis.
     pub(super) valkey_major: u32,
@@ -15,13 +15,13 @@ pub(crate) struct Kind {
 
 static KIND: OnceLock<Kind> = OnceLock::new();
 
-/// Returns the kind of server, as found at load.
+/// Returns the kind of server, as determined at load.
 pub(crate) fn kind() -> Kind {
     let unknown = Kind { is_valkey: false, version: 0, valkey_major: 0 };
     KIND.get().copied().unwrap_or(unknown)
 }
 
-/// Notes which server it is. Called once, at load.
+/// Sets the kind of server. Called once, at load.
 pub(super) fn note(kind: Kind) {
     let _ = KIND.set(kind);
 }
@@ -31,9 +31,9 @@ impl Kind {
         self.is_valkey
     }
 
-    /// Returns whether the module does not load on it: no package has these versions for the tests. Redis 7.2, and Valkey
-    /// 7.2 that is made from it, abort when CLIENT UNBLOCK meets a client that was answered in the same turn of the event
-    /// loop.
+    /// Returns true if the module refuses to load on it, because the tests have no package of this version. Redis
+    /// 7.2, and Valkey 7.2, which derives from it, abort when CLIENT UNBLOCK meets a client that was answered in the
+    /// same turn of the event loop.
     pub(super) const fn is_excluded(self) -> bool {
         if self.is_valkey {
             self.valkey_major == 7
@@ -42,30 +42,30 @@ impl Kind {
         }
     }
 
-    /// Returns whether CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event
+    /// Returns true if CLIENT UNBLOCK loses the reply of a client that was answered in the same turn of the event
     /// loop.
     pub(crate) const fn loses_answers(self) -> bool {
         !self.is_valkey && self.version < 0x07_0200
     }
 
-    /// Returns whether CLUSTER SLOTS can be asked outside of a command. Valkey 8 reads the address of the client that
-    /// asks, and crashes without one.
+    /// Returns true if CLUSTER SLOTS can be called outside of a command. Valkey 8 reads the address of the calling
+    /// client, and crashes without one.
     pub(crate) const fn can_ask_for_slots(self) -> bool {
         !self.is_valkey || self.valkey_major >= 9
     }
 
-    /// Returns whether it announces that a whole slot leaves, and must not be given a command without keys meanwhile.
+    /// Returns true if it reports that a whole slot leaves, and must not be given a command without keys meanwhile.
     pub(crate) const fn announces_slots(self) -> bool {
         self.is_valkey && self.valkey_major >= 9
     }
 
-    /// Returns whether a lookup by number also finds the client that runs a module's commands, as if it were a
+    /// Returns true if a lookup by number also finds the client that runs a module's commands, as if it were a
     /// connection.
     pub(crate) const fn takes_callers_for_clients(self) -> bool {
         self.is_valkey && self.valkey_major >= 9
     }
 
-    /// Returns whether a module can write "nothing" at the head of an RDB file.
+    /// Returns true if a module can write nothing at the head of an RDB file.
     pub(crate) const fn has_optional_aux(self) -> bool {
         self.version >= 0x07_0200
     }

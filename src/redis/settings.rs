@@ -1,7 +1,7 @@
-//! The settings as the server knows them: `loadmodule ... name value`, `CONFIG SET redislock.name value`.
+//! Registers the settings with the server: `loadmodule ... name value`, `CONFIG SET redislock.name value`.
 //!
-//! A value given to `loadmodule` becomes the setting's default, so that a line `redislock.name value` in the file still
-//! wins and CONFIG REWRITE has nothing to write while the two agree.
+//! A value given to `loadmodule` becomes the setting's default. So a line `redislock.name value` in the file still
+//! wins, and CONFIG REWRITE writes nothing while the two agree.
 
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
 
@@ -119,7 +119,8 @@ fn check() -> Result<(), &'static str> {
     SETTINGS.check().and_then(|()| needs::check(SETTINGS))
 }
 
-/// Checks the settings when all of one CONFIG SET are set. If they make no sense together, the server sets them back.
+/// Checks the settings once one CONFIG SET has set all of its values. If they are inconsistent, the server restores
+/// them.
 extern "C" fn apply(
     _ctx: *mut raw::RedisModuleCtx,
     _data: *mut c_void,
@@ -128,7 +129,7 @@ extern "C" fn apply(
     let failed = raw::REDISMODULE_ERR as c_int;
     panic_guard::callback(failed, || match check() {
         Ok(()) => {
-            // Not while the module is being loaded: that ends with all settings in effect.
+            // Not while the module is being loaded, which ends by applying all settings.
             if let Some(ctx) = pump_timer::detached() {
                 events::settings_are_new(&ctx);
             }
@@ -141,7 +142,7 @@ extern "C" fn apply(
     })
 }
 
-/// Gives the server the reason why a setting is refused.
+/// Passes the server the reason why a setting is refused.
 fn reply_why(error: *mut *mut raw::RedisModuleString, reason: &str) {
     // SAFETY: 1. a string of this length, made without a context; 2. the server frees the string that it receives
     // here, in the place that it gave to the running callback.

@@ -1,4 +1,4 @@
-//! Puts the timer into the server's event loop; when it fires, the pump is asked for.
+//! Adds the timer to the server's event loop. When it fires, a run of the pump is requested.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -11,7 +11,7 @@ use super::clock::Timer;
 use super::{main_thread, panic_guard};
 use crate::engine::server_events;
 
-/// Makes the timer and puts it into the server's event loop. Once, at load.
+/// Creates the timer and adds it to the event loop. Called once, at load.
 pub(super) fn begin() -> Result<(), String> {
     let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
     let fd = timerfd_create(TimerfdClockId::Boottime, flags)
@@ -27,7 +27,7 @@ pub(super) fn begin() -> Result<(), String> {
     Ok(())
 }
 
-/// Takes the timer out of the event loop, if it is there.
+/// Removes the timer from the event loop, if it is there.
 pub(super) fn end() {
     if let Some(fd) = main_thread::with(|state| state.wake.alarm.0.take()).flatten() {
         let mask = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
@@ -41,7 +41,7 @@ extern "C" fn on_fire(fd: c_int, _data: *mut c_void, _mask: c_int) {
         let mut ticks = [0_u8; 8];
         let _ = main_thread::with(|state| {
             if let Some(timer) = state.wake.alarm.0.as_ref().filter(|timer| timer.as_raw_fd() == fd) {
-                // The content does not matter; unread it would stay readable.
+                // The content does not matter, but unread it would stay readable.
                 let _ = rustix::io::read(timer, &mut ticks);
             }
         });
