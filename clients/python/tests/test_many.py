@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,30 @@ def test_a_program_that_stood_still_across_its_grant_asks_again(names: str, serv
             process.send_signal(signal.SIGCONT)
         said, _ = process.communicate(timeout=40)
     assert said == "True\n"
+
+
+def test_many_is_sent_once_its_owner_holds_a_lock(client: redis.Redis) -> None:
+    """The server must see the owner's deadlock, though no more waits for several locks may connect."""
+    with redislock.Locks(client, max_queued_per_lock=1) as locks, redislock.Locks(client) as others:
+
+        def waiters() -> int:
+            info = others.info("theirs")
+            return info.waiters if info else 0
+
+        theirs = others.lock("theirs", owner="ben").acquire()
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(locks.many(["theirs", "free"], wait=40).acquire)
+            eventually(lambda: waiters() == 1, "the first one waits")
+            second = pool.submit(locks.many(["theirs", "free"], owner="ann", wait=40).acquire)
+            time.sleep(0.2)
+            assert waiters() == 1, "the second one has no connection"
+            mine = locks.lock("mine", owner="ann").acquire()
+            try:
+                eventually(lambda: waiters() == 2, "the second one has a connection, too", limit=5)
+                with pytest.raises(redislock.DeadlockError):
+                    others.lock("mine", owner="ben", wait=5).acquire()
+            finally:
+                theirs.release()
+                first.result(20).release()
+                second.result(20).release()
+                mine.release()

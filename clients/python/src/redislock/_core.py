@@ -75,7 +75,8 @@ class Core(Keeper):
         #: The request that came last, by name and owner: what gives up an older request would end the hold of this one.
         self._asked: weakref.WeakValueDictionary[tuple[bytes, bytes], Wanted] = weakref.WeakValueDictionary()
         self._most = settings.max_queued
-        self.waiting = asyncio.Semaphore(settings.max_queued)
+        #: The waits for several locks, each of which has connections of its own.
+        self.several = Line(b"", settings.max_queued)
         self._keep_ms = KEEP_MS
         self.longest_block_ms = 0
         self.blocked: set[Link] = set()
@@ -101,9 +102,7 @@ class Core(Keeper):
             self._nap()
         if changed is not None:
             self._on_change([changed])
-        for line in self._lines.values():
-            for waiter in line.waiters:
-                waiter.turn.set()
+        self._call_all()
 
     # Acquiring.
 
@@ -206,7 +205,7 @@ class Core(Keeper):
                         return None
                     self._told_of_waiting(wanted, times)
                     times = max(times, 1)
-                    await self._sleep(turn, min(left, seconds))
+                    await self.sleep(turn, min(left, seconds))
                     continue
                 waiter.behind_until = 0.0
                 until = ask_until(wait, began)
@@ -230,7 +229,7 @@ class Core(Keeper):
                 lease_ms = min(lease_ms, wanted.first_ms)
                 self._told_of_waiting(wanted, times - 1)
                 if times > 1 or line.is_watched or line.waiters[0] is not waiter:
-                    await self._sleep(turn, min(left, self._asks_again_after(line, waiter)))
+                    await self.sleep(turn, min(left, self._asks_again_after(line, waiter)))
         finally:
             line.leave(waiter)
             if not line.waiters:
@@ -262,7 +261,8 @@ class Core(Keeper):
         if times == 0:
             _hooks.call(self.hooks, "waiting", wanted.name)
 
-    async def _sleep(self, turn: asyncio.Event, seconds: float) -> None:
+    async def sleep(self, turn: asyncio.Event, seconds: float) -> None:
+        """Waits until it is called, for `seconds` seconds at most."""
         alarm = self.loop.call_later(seconds, turn.set)
         try:
             await turn.wait()
@@ -313,11 +313,19 @@ class Core(Keeper):
     def call_waiters(self) -> None:
         for link in list(self.blocked):
             link.close()
-        for line in self._lines.values():
+        self._call_all()
+
+    def _call_all(self) -> None:
+        for line in (*self._lines.values(), self.several):
             for waiter in line.waiters:
                 waiter.turn.set()
 
     # Holding.
+
+    def keep(self, hold: BaseHold) -> None:
+        super().keep(hold)
+        if hold._wanted.is_named and self.several.waiters:
+            self.soon(self._call_all)  # its owner's waits for several locks need no place any more
 
     async def _renewed(self, hold: BaseHold, lease: float) -> float | None:
         where = named(self.address(hold._wanted.names[0]))

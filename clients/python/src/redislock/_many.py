@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from . import hooks as _hooks
+from ._line import Waiter
 from ._link import Broken, Link, unreached
 from ._resp import ReplyError
 from ._rules import (
@@ -58,17 +59,12 @@ class Several:
             pass  # a waiter is let in when it is over
         _hooks.call(core.hooks, "waiting", wanted.name)
         self._reached = clock()
-        # The server has to see the deadlock of an owner that holds another lock: that one waits for no connection.
-        is_holding = wanted.is_named and any(hold._wanted.owner == wanted.owner for hold in core.keeper.holds)
-        room = asyncio.Semaphore() if is_holding else core.waiting
-        while (left := left_of(wait, began)) > 0:
-            core.refuse_if_closing()
+        while left_of(wait, began) > 0:
+            waiter = Waiter(self._is_holding())
+            core.several.join(waiter)
             try:
-                async with asyncio.timeout(None if wait is None else left):
-                    await room.acquire()
-            except TimeoutError:
-                break
-            try:
+                if not await self._may_connect(waiter):
+                    break
                 reply = await self._stay(clock() + min(left_of(wait, began), LONG))
             except Broken as error:
                 wanted.doubt()  # it may have been granted unheard
@@ -80,7 +76,7 @@ class Several:
                 await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, left)))
                 continue
             finally:
-                room.release()
+                core.several.leave(waiter)
                 self._close()
             if isinstance(reply, int):
                 # It was granted at some time of the wait, and may last for this long still. If it is lost, asks again.
@@ -88,6 +84,23 @@ class Several:
                 if grant is not None:
                     return grant
         return None
+
+    def _is_holding(self) -> bool:
+        """Returns whether the owner, which the program names, holds a lock: the server must see its deadlocks."""
+        wanted = self._wanted
+        return wanted.is_named and any(hold._wanted.owner == wanted.owner for hold in self._core.keeper.holds)
+
+    async def _may_connect(self, waiter: Waiter) -> bool:
+        """Waits for a place among the connections that wait, unless the owner holds a lock; False if the time ends."""
+        core = self._core
+        while True:
+            core.refuse_if_closing()
+            if core.several.may_stand(waiter) or self._is_holding():
+                return True
+            if (left := left_of(self._wait, self._began)) <= 0:
+                return False
+            waiter.turn.clear()
+            await core.sleep(waiter.turn, min(left, LONG))
 
     async def _stay(self, until: float) -> Any:
         """Keeps the place in the queues until then. Returns nil also if the server said that another is to be asked."""
