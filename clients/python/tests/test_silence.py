@@ -158,6 +158,7 @@ def test_a_database_that_is_not_there(server: Any) -> None:
         (b"-NOAUTH HELLO must be called with the client already authenticated\r\n", "give the client a username"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak RESP"),
         (b":what\r\n", "does not speak RESP"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "wants TLS: give the client ssl=True"),
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)

@@ -47,6 +47,12 @@ def test_locks_by_tls(certificate: tuple[Path, Path], start_server: Any) -> None
         with redislock.Locks(redis.Redis(**options)) as locks:  # a client that trusts nobody it does not know
             with pytest.raises(redislock.ConnectionFailedError, match="CERTIFICATE"), locks.lock("k", wait=0):
                 pass
+        with redislock.Locks(redis.Redis(port=port.number, host="127.0.0.1")) as locks:
+            with pytest.raises(redislock.RedislockError, match=r"wants? TLS"):
+                locks.ping()
+        with redislock.Locks(redis.Redis(**options | {"port": server.port})) as locks:
+            with pytest.raises(redislock.ConnectionFailedError, match="WRONG_VERSION_NUMBER|TLS, which it may not speak"):
+                locks.ping()
     finally:
         port.give_back()
 

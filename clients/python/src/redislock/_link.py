@@ -34,9 +34,14 @@ class Broken(Exception):
     was_sent = False
 
 
-def unreached(error: BaseException, address: Address | None) -> ConnectionFailedError:
+def by_tls(login: Login) -> str:
+    """What may be why a connection is not made in time."""
+    return ", with TLS, which it may not speak" if login.tls else ""
+
+
+def unreached(error: BaseException, address: Address | None, login: Login) -> ConnectionFailedError:
     """What a caller is told where no server has answered, with what the system or a provider of passwords has said."""
-    text = str(error) or f"no connection to {named(address)} in time"
+    text = str(error) or f"no connection to {named(address)} in time{by_tls(login)}"
     host, port = address or ("", 0)
     failure = ConnectionFailedError(f"no server answered in time: {text}", host=host, port=port)
     failure.__cause__ = error.__cause__
@@ -145,7 +150,7 @@ class Link(asyncio.Protocol):
                     link.is_told = not isinstance(told, ReplyError)
         except (OSError, TimeoutError, ValueError, OverflowError, RuntimeError) as error:
             link.close()
-            reason = str(error) or f"no connection within {login.timeout:g} s"
+            reason = str(error) or f"no connection within {login.timeout:g} s{by_tls(login)}"
             raise Broken(f"{link.name} does not answer: {reason}") from error
         except BaseException:
             link.close()

@@ -72,7 +72,7 @@ class Several:
                 core.servers.forget(address)
                 silent, left = clock() - self._reached, left_of(wait, began)
                 if silent > core.servers.timeout if wait is None else (left <= 0 and silent > ATTEMPT):
-                    raise unreached(error, address) from error.__cause__
+                    raise unreached(error, address, core.login) from error.__cause__
                 await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, left)))
                 continue
             finally:

@@ -9,6 +9,10 @@ Word = bytes | str | int
 Command = tuple[Word, ...]
 
 
+#: What a server of TLS answers where a client speaks none: an alert, of any of its versions.
+_ALERT = b"\x15\x03"
+
+
 class ReplyError(Exception):
     """An error that the server has replied; its text begins with a code, as LOCKKIND."""
 
@@ -71,6 +75,8 @@ class Parser:
         return [self._reply() for _ in range(count)]
 
     def _reply(self) -> Any:
+        if self._data.startswith(_ALERT, self._at):
+            raise ReplyError("the server wants TLS: give the client ssl=True, or a URL that begins with rediss://")
         line = self._line()
         kind, rest = line[:1], line[1:]
         if rest == b"-1":  # null, as RESP2 says it, or the number

@@ -248,7 +248,7 @@ class Servers:
                 self.forget(address)
                 # The last try may have been cut short, which says nothing: what was told just before says more.
                 if failure is None or (error.args and clock() - heard > ATTEMPT):
-                    failure = unreached(error, address)
+                    failure = unreached(error, address, self._login)
             except ReplyError as error:
                 verdict, text = judge(str(error)), str(error)
                 failure, heard = self.refusal(address, text, wanted), clock()
