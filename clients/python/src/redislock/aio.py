@@ -294,13 +294,20 @@ class AsyncLocks(Kinds[AsyncLock]):
             @functools.wraps(function)
             async def call(*arguments: P.args, **keywords: P.kwargs) -> R | None:
                 lock = self.lock(name_of_call(name, function, arguments, keywords), **options)
+                is_inside = False
                 try:
-                    await lock.__aenter__()
+                    async with lock:
+                        is_inside = True
+                        work = function(*arguments, **keywords)
+                        if not inspect.isawaitable(work):
+                            raise TypeError(f"{name_of(function)} has returned {work!r}, which cannot be awaited")
+                        result = await work
+                        check_result(function, result)
+                        return result
                 except LockTimeoutError:
-                    if busy == "skip":
-                        return None
-                    raise
-                return await _run(lock, function, functools.partial(function, *arguments, **keywords))
+                    if is_inside or busy == "raise":
+                        raise
+                    return None
 
             return call
 
@@ -370,21 +377,6 @@ def _close_later(cores: list[weakref.ref[Core | Group]]) -> None:
     for each in cores:
         if (core := each()) is not None:
             core.close_later()
-
-
-async def _run(lock: AsyncLock, function: Callable[..., Any], call: Callable[[], Awaitable[R]]) -> R:
-    """Does this call of a function to its end under a lock that is entered."""
-    try:
-        work = call()
-        if not inspect.isawaitable(work):
-            raise TypeError(f"{name_of(function)} has returned {work!r}, which cannot be awaited")
-        result = await work
-        check_result(function, result)
-    except BaseException as error:
-        await lock.__aexit__(type(error), error, error.__traceback__)
-        raise
-    await lock.__aexit__(None, None, None)
-    return result
 
 
 class AsyncLeader(BaseLeader[AsyncLock, AsyncHold]):

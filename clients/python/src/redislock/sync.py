@@ -277,20 +277,17 @@ class Locks(Kinds[Lock]):
             @functools.wraps(function)
             def call(*arguments: P.args, **keywords: P.kwargs) -> R | None:
                 lock = self.lock(name_of_call(name, function, arguments, keywords), **options)
+                is_inside = False
                 try:
-                    lock.__enter__()
+                    with lock:
+                        is_inside = True
+                        result = function(*arguments, **keywords)
+                        check_result(function, result)
+                        return result
                 except LockTimeoutError:
-                    if busy == "skip":
-                        return None
-                    raise
-                try:
-                    result = function(*arguments, **keywords)
-                    check_result(function, result)
-                except BaseException as error:
-                    lock.__exit__(type(error), error, error.__traceback__)
-                    raise
-                lock.__exit__(None, None, None)
-                return result
+                    if is_inside or busy == "raise":
+                        raise
+                    return None
 
             return call
 
