@@ -3,14 +3,13 @@
 from pathlib import Path
 
 import pytest
-import redis.crc
 import redis.exceptions
 import valkey.exceptions
 
 import redislock
 from redislock import _rules
 from redislock._resp import Parser, Push, ReplyError, pack
-from redislock._rules import Step, Wanted, deadline, judge, longest_wait_ms, new_owner, slot_of
+from redislock._rules import Step, Wanted, deadline, judge, longest_wait_ms, new_owner
 from redislock.errors import translate
 
 WIRE = (
@@ -120,11 +119,6 @@ def test_each_owner_is_another_and_tells_who_it_is() -> None:
     owners = {new_owner() for _ in range(1000)}
     assert len(owners) == 1000
     assert all(len(owner.split(b":")) == 3 and len(owner) <= 256 for owner in owners)
-
-
-@pytest.mark.parametrize("name", [b"a", b"{user}:1", b"{}a", b"a{b}c{d}", b"", b"{", b"x}{y"])
-def test_slots_are_those_of_the_driver(name: bytes) -> None:
-    assert slot_of(name) == redis.crc.key_slot(name)
 
 
 def test_requests_say_what_was_asked() -> None:

@@ -14,7 +14,7 @@ from ._hold import BaseHold
 from ._info import Info
 from ._keeper import Keeper
 from ._resp import Command
-from ._rules import Address, Grant, Wanted, clock, deadline, is_overwritten, majority, new_owner
+from ._rules import Address, Grant, Wanted, clock, deadline, is_overwritten, new_owner
 from ._servers import Answer
 from ._settings import Settings, named
 from ._watch import Watch
@@ -42,7 +42,7 @@ class Group(Keeper):
         super().__init__(loop, hooks)
         self._cores = [Core(loop, each, _hooks.Hooks()) for each in settings]
         self._timeout = settings[0].server_timeout
-        self._majority = majority(len(self._cores))
+        self._majority = len(self._cores) // 2 + 1
         #: Pairs that gave equal tokens by chance, and are known to be two servers.
         self._apart: set[tuple[Address | None, Address | None]] = set()
         for core in self._cores:

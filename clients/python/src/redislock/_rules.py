@@ -6,7 +6,6 @@ The sync and the asyncio client share them.
 from __future__ import annotations
 
 import asyncio
-import binascii
 import math
 import os
 import random
@@ -305,17 +304,3 @@ def longest_wait_ms(text: str) -> int | None:
     """The longest wait that this server allows (redislock.max-wait), if this error tells it."""
     found = _RANGE.match(text)
     return int(found.group(2)) if found else None
-
-
-def slot_of(name: bytes) -> int:
-    """The slot of a name in a cluster."""
-    begin = name.find(b"{")
-    end = name.find(b"}", begin + 1)
-    if begin >= 0 and end > begin + 1:
-        name = name[begin + 1 : end]
-    return binascii.crc_hqx(name, 0) % 16384
-
-
-def majority(servers: int) -> int:
-    """How many of `servers` servers are more than half."""
-    return servers // 2 + 1

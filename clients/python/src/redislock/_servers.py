@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from redis.crc import key_slot
+
 from ._link import Broken, Link, is_old, unreached
 from ._resp import Command, Push, ReplyError
-from ._rules import ATTEMPT, LONGEST_PAUSE, PAUSE, Address, Step, Verdict, Wanted, clock, judge, slot_of
+from ._rules import ATTEMPT, LONGEST_PAUSE, PAUSE, Address, Step, Verdict, Wanted, clock, judge
 from ._settings import Settings, named
 from .errors import ConnectionFailedError, LocksClosedError, RedislockError, translate
 
@@ -64,7 +66,7 @@ class Servers:
 
     def address(self, name: bytes) -> Address | None:
         """The server of this lock, as far as it is known."""
-        return self._slots.get(slot_of(name)) if self._settings.mode == "cluster" else self._primary
+        return self._slots.get(key_slot(name)) if self._settings.mode == "cluster" else self._primary
 
     def unknown(self) -> Broken:
         """What is said where nobody knows the server of a lock."""
