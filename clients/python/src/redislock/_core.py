@@ -150,9 +150,11 @@ class Core(Keeper):
         got_nothing = (is_refused or not wanted.is_grantable) and not wanted.is_doubtful
         self.abandon(wanted, NOBODYS if got_nothing else None)
 
-    def asks_first(self, wanted: Wanted) -> bool:
-        """Whether no older request of this owner may be under way for these locks. Any thread may call this."""
-        is_first = not any((name, wanted.owner) in self._asked for name in wanted.names)
+    def asks_first(self, wanted: Wanted, waits: bool) -> bool:
+        """Whether no older request of this owner may be under way for these locks, and, if this one may wait, nobody
+        waits here already. Any thread may call this."""
+        its = [(name, wanted.owner) for name in wanted.names]
+        is_first = not any(each in self._asked or (waits and each[0] in self._lines) for each in its)
         if is_first:
             self._succeed(wanted)
         return is_first

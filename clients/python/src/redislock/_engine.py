@@ -92,32 +92,6 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-class _Busy:
-    """The locks that threads of this process hold, wait for or ask for."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._counts: dict[bytes, int] = {}
-
-    def enter(self, names: Sequence[bytes]) -> bool:
-        """Whether any of these was there already; from now on they are."""
-        with self._guard:
-            is_busy = False
-            for name in names:
-                count = self._counts.get(name, 0)
-                is_busy = is_busy or count > 0
-                self._counts[name] = count + 1
-            return is_busy
-
-    def leave(self, names: Sequence[bytes]) -> None:
-        """Counts one less that asks for these locks or has them. An interruption may let one leave twice."""
-        with self._guard:
-            for name in names:
-                left = self._counts.pop(name, 0) - 1
-                if left > 0:
-                    self._counts[name] = left
-
-
 class Engine:
     """What talks with the servers, in this process."""
 
@@ -126,7 +100,6 @@ class Engine:
         _engines.add(self)
         self.background = the_background()
         self.pool: Pool | None = None
-        self.busy = _Busy()
         loop = self.background.loop
         self.core: Core | Group
         if isinstance(settings, list):
@@ -159,23 +132,18 @@ class Engine:
         """The grant. Nothing is left behind after an exception."""
         self.core.refuse_if_closing()
         began, waits = clock(), wait is None or wait > 0
-        is_busy = self.busy.enter(request.names)
         try:
-            # Behind others of this process who want to wait, for they came first; and behind what is given up.
-            reply = None if (is_busy and waits) or not self._asks_first(request) else self._try(request, waits)
+            asks_first = isinstance(self.core, Core) and self.core.asks_first(request, waits)
+            reply = self._try(request, waits) if asks_first else None
             if isinstance(reply, Grant):
                 return reply
             if reply is False and not waits:
                 raise too_late(request, wait)
             return self.background.run(self.core.acquire(request, wait, began))
         except BaseException as error:
-            self.busy.leave(request.names)
             if request.is_doubtful or not isinstance(error, LockTimeoutError):
                 self.core.soon(self.core.give_up, request, error)
             raise
-
-    def _asks_first(self, request: Wanted) -> bool:
-        return isinstance(self.core, Core) and self.core.asks_first(request)
 
     def _try(self, request: Wanted, waits: bool) -> Grant | bool | None:
         """The grant; False if somebody else holds it; None if that could not be asked, or may be asked again."""

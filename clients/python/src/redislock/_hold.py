@@ -50,8 +50,6 @@ class BaseHold(Local):
 
     #: The locks of which it is one.
     _locks: Any = None
-    #: What else is to be done when nobody holds it any more. It must not refer to the hold.
-    _leave_busy: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -226,7 +224,6 @@ class BaseHold(Local):
             return False
         self._reason = reason
         self._keeper.drop(self, is_lost=reason is not None)
-        self._leave_busy()
         return True
 
     def _pin(self) -> None:

@@ -45,7 +45,6 @@ class _Kept:
     wanted: Wanted
     token: int
     granted_at: float
-    leave_busy: Callable[[], object]
     #: Until when the server may have it, after it was forgotten or lost.
     left_until: float = _NEVER
 
@@ -227,8 +226,8 @@ class Keeper(ABC):
 
     def keep(self, hold: BaseHold) -> None:
         """Looks after the hold from now on. Any thread may call this."""
-        number, leave_busy = hold._number, hold._leave_busy
-        self._kept[number] = _Kept(number, weakref.ref(hold), hold._wanted, hold.token, hold._granted_at, leave_busy)
+        kept = _Kept(hold._number, weakref.ref(hold), hold._wanted, hold.token, hold._granted_at)
+        self._kept[hold._number] = kept
         self._alarm(hold)
 
     def drop(self, hold: BaseHold, *, is_lost: bool) -> None:
@@ -277,7 +276,6 @@ class Keeper(ABC):
     def _forget(self, kept: _Kept) -> None:
         """Forgets a hold without giving it up: its user may still work under the lease that was asked for."""
         now, name = clock(), kept.wanted.name
-        kept.leave_busy()
         self._leave(kept)
         logger.warning(_FORGOTTEN, name)
         _hooks.call(self.hooks, "forgotten", name, now - kept.granted_at)

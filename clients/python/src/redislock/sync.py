@@ -64,7 +64,6 @@ class Hold(BaseHold):
     def __init__(self, locks: Locks, engine: Engine, request: Wanted, grant: Grant, **options: Any) -> None:
         # A hold keeps its locks alive: their end would end the hold.
         self._locks, self._engine = locks, engine
-        self._leave_busy = functools.partial(engine.busy.leave, request.names)
         self._waiting: list[threading.Event] = []
         super().__init__(engine.core, request.attempt or request, grant, **options)
 
@@ -187,7 +186,6 @@ class Lock(Described[Hold]):
             raise
         except BaseException as error:
             if grant is not None:  # an interruption came just behind it
-                engine.busy.leave(request.names)
                 engine.core.soon(engine.core.abandon, request, grant.token)
             else:
                 _hooks.call(locks.hooks, "failed", name, clock() - began, error)
@@ -317,7 +315,6 @@ class Locks(Kinds[Lock]):
         engine = self._engine()
         grant = engine.background.run(engine.core.adopt(request, token))  # type: ignore[union-attr]
         _hooks.call(self.hooks, "adopted", request.name)
-        engine.busy.enter(request.names)
         return Hold(self, engine, request, grant, **terms)
 
     def ping(self) -> str:
@@ -430,7 +427,6 @@ class Leader(BaseLeader[Lock, Hold]):
                 _hooks.call(hooks, "failed", self._name, clock() - began, error)
                 raise
             _hooks.call(hooks, "granted", self._name, clock() - began)
-            engine.busy.enter(request.names)
             return Hold(self._locks, engine, request, grant, **self._lock._terms())
         finally:
             engine.taking.discard(request)
