@@ -454,9 +454,6 @@ class Core(Keeper):
             link = self.servers.ready(self.address(name))
         return version_of(link and link.hello, named(self.address(name)))
 
-    async def close(self, until: float, by: tuple[int, int] | None = None, *, gives_up: bool = True) -> None:
-        await self._end_all(until, by, gives_up)
-
     async def disconnect(self, until: float) -> None:
         await super().disconnect(until)
         self.servers.close()

@@ -241,9 +241,6 @@ class Group(Keeper):
     async def _gather(asked: Iterable[Awaitable[Any]]) -> list[Any]:
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    async def close(self, until: float, by: tuple[int, int] | None = None, *, gives_up: bool = True) -> None:
-        await self._end_all(until, by, gives_up)
-
     async def disconnect(self, until: float) -> None:
         await super().disconnect(until)
         await asyncio.gather(*(core.close(until) for core in self._cores))

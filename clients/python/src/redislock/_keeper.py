@@ -143,13 +143,6 @@ class Keeper(ABC):
     async def release(self, wanted: Wanted, token: int) -> bool:
         """Whether all was still held, as far as one knows. What fails goes on in the background, unless it cannot."""
 
-    @abstractmethod
-    async def close(self, until: float, by: tuple[int, int] | None = None, *, gives_up: bool = True) -> None:
-        """Gives up all holds and waits, ends all connections. It has ended by then, whatever the servers do.
-
-        by: the thread and task that waits for the bodies of all others; without it, bodies are not waited for.
-        """
-
     def close_later(self) -> None:
         """Ends the connections of locks that nobody has any more. Somebody may still work under a lease."""
         if self.pid == os.getpid():
@@ -175,10 +168,13 @@ class Keeper(ABC):
             hold._lose("close")
         return [kept for kept in list(self._left.values()) if clock() < kept.left_until]
 
-    async def _end_all(self, until: float, by: tuple[int, int] | None, gives_up: bool) -> None:
-        """Ends all holds, waits and work; gives up what the servers may still have if that is wanted, side by side.
+    async def close(self, until: float, by: tuple[int, int] | None = None, *, gives_up: bool = True) -> None:
+        """Ends all holds, waits, work and connections by then, whatever the servers do.
 
-        What a body works under is given up when that ends, or by its lease.
+        What the servers may still have is given up side by side, if `gives_up`: what a body works under when that ends,
+        or by its lease.
+
+        by: the thread and task that waits for the bodies of all others; without it, bodies are not waited for.
         """
         bodies_until = until - (until - clock()) / 5
         await self._stop_waiting(min(until, clock() + WAIT_MARGIN))

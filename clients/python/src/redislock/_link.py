@@ -10,6 +10,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, cast
 
 from ._info import module_version, shown_version
@@ -59,33 +60,21 @@ async def _addresses(host: str, port: int) -> list[str]:
     A thread of its own looks them up, or this one if no thread can be started any more. The executor that asyncio uses
     ends before the last threads of a program do, or when the program ends it.
     """
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[list[str]] = loop.create_future()
+    found: Future[Any] = Future()
+    found.set_running_or_notify_cancel()  # whoever waits may be cancelled, the look-up is not
 
     def look_up() -> None:
-        answer: list[str] | OSError
         try:
-            # In the order in which they came, and each once.
-            every = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            answer = list(dict.fromkeys(str(info[4][0]) for info in every))
-        except OSError as error:
-            answer = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, answer)
-
-    def settle(answer: list[str] | OSError) -> None:
-        if found.done():
-            return
-        if isinstance(answer, OSError):
-            found.set_exception(answer)
-        else:
-            found.set_result(answer)
+            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except Exception as error:
+            found.set_exception(error)
 
     try:
         threading.Thread(target=look_up, name="redislock-names", daemon=True).start()
     except RuntimeError:
         look_up()
-    return await found
+    # In the order in which they came, and each once.
+    return list(dict.fromkeys(str(info[4][0]) for info in await asyncio.wrap_future(found)))
 
 
 def _refusal(name: str, command: Command, reply: ReplyError) -> ReplyError:
