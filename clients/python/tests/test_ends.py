@@ -119,8 +119,7 @@ def test_an_election_that_is_left_at_the_moment_of_the_grant_leaves_nothing(star
         async def acquire(*arguments: Any) -> Any:
             grant = await real(*arguments)
             # The reply is there, and the leader, which has not looked yet, resigns in this moment.
-            leader._has_resigned = True
-            leader._changed.set()
+            leader._task.cancel()  # type: ignore[union-attr]
             granted.set()
             time.sleep(0.3)
             return grant

@@ -90,7 +90,7 @@ def test_a_loss_is_reported_while_the_leader_works(locks: redislock.Locks, clien
 def test_a_leader_that_resigns_at_its_work(locks: redislock.Locks, client: redis.Redis, server: Any) -> None:
     with locks.leader("job", on_elected=lambda hold: leader.resign()) as leader:
         eventually(lambda: not client.exists("job") and leader._hold is None, "it has resigned")
-        eventually(lambda: leader._last is None or not leader._last.is_alive(), "its thread has ended")
+        eventually(lambda: leader._last is None or leader._last.done(), "its task has ended")
 
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
         async def lead(hold: redislock.AsyncHold) -> None:

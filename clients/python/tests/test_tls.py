@@ -51,7 +51,9 @@ def test_locks_by_tls(certificate: tuple[Path, Path], start_server: Any) -> None
             with pytest.raises(redislock.RedislockError, match=r"wants? TLS"):
                 locks.ping()
         with redislock.Locks(redis.Redis(**options | {"port": server.port})) as locks:
-            with pytest.raises(redislock.ConnectionFailedError, match="WRONG_VERSION_NUMBER|TLS, which it may not speak"):
+            with pytest.raises(
+                redislock.ConnectionFailedError, match=r"WRONG_VERSION_NUMBER|TLS, which it may not speak"
+            ):
                 locks.ping()
     finally:
         port.give_back()

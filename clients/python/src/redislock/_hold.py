@@ -25,7 +25,7 @@ from ._rules import (
     may_pass,
     renewal,
 )
-from .errors import ConnectionFailedError, LockLostError, RedislockError, ServerRefusedError
+from .errors import ConnectionFailedError, LockLostError, RedislockError, ServerRefusedError, about
 
 if TYPE_CHECKING:
     from ._keeper import Keeper
@@ -264,6 +264,13 @@ class BaseHold(Local):
                 self._keeper.give_up_left(self)
             raise self._error(self.lost)
         return is_held
+
+    async def _release(self) -> None:
+        """Gives it up, also if the task that waits for that is cancelled."""
+        if self._give_up():
+            keeper = self._keeper
+            with about(self.name):
+                self._given_up(await asyncio.shield(keeper.begin(keeper.release(self._wanted, self.token))))
 
     def _check_grant(self) -> None:
         """Raises LockLostError if the reply took as long as the lease. Nobody works under it, so it is given up."""

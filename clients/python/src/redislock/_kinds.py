@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, Unpack
 
 from . import hooks as _hooks
 from ._hold import BaseHold, Local
 from ._inside import Inside, blocks_above
-from ._options import Options, check_options
+from ._options import Options, check_options, name_of
 from ._rules import (
+    AFTER_FAILURE,
     ATTEMPT,
     FIRST_LEASE_MS,
     LEASE,
+    LONGEST_PAUSE,
     PATIENCE,
     TOKEN_MOST,
     WAITING,
@@ -27,11 +31,12 @@ from ._rules import (
     check_lease,
     check_seconds,
     check_whole,
+    clock,
     milliseconds,
     new_owner,
 )
 from ._settings import Settings, settings_of, settings_of_all
-from .errors import AlreadyHeldError
+from .errors import AlreadyHeldError, LockLostError, LockTimeoutError, RedislockError, about
 
 logger = logging.getLogger("redislock")
 L = TypeVar("L", bound="Described[Any]")
@@ -213,6 +218,22 @@ class Described(Local, Generic[H]):
             is_named=owner is not None,
         )
 
+    @contextlib.contextmanager
+    def _reported(self, request: Wanted) -> Iterator[None]:
+        """Calls the hooks for this request, and adds its names to an error that has none."""
+        hooks, name, began = self._locks.hooks, request.name, clock()
+        _hooks.call(hooks, "requested", name)
+        try:
+            with about(request.all_names):
+                yield
+        except LockTimeoutError:
+            _hooks.call(hooks, "timed_out", name, clock() - began)
+            raise
+        except BaseException as error:
+            _hooks.call(hooks, "failed", name, clock() - began, error)
+            raise
+        _hooks.call(hooks, "granted", name, clock() - began)
+
     def _terms(self) -> dict[str, Any]:
         """What a hold has to know of the options."""
         options = self._options
@@ -220,8 +241,12 @@ class Described(Local, Generic[H]):
         return {"renew": renew, "max_hold": max_hold, "lease": self._lease, "min_hold": self._min_hold}
 
 
-class BaseLeader(Local, Generic[L, H]):
-    """Leads while it holds the lock, and stands again when it was deposed."""
+class BaseLeader(Local, ABC, Generic[L, H]):
+    """Leads while it holds the lock, and stands again when it was deposed: a task of an event loop."""
+
+    #: Whether a loss cancels on_elected, and on_deposed comes after that; else both may run at the same time.
+    _cancels: bool
+    _task: asyncio.Task[None] | None = None
 
     def __init__(
         self,
@@ -243,10 +268,80 @@ class BaseLeader(Local, Generic[L, H]):
         hold = self._hold
         return hold if hold is not None and hold.lost is None and hold._alive else None
 
-    def _fails_anew(self, failure: Exception) -> bool:
-        """Whether on_error is to be told of this failure to stand, which is logged then."""
-        if self._told is type(failure):
-            return False
-        self._told = type(failure)
-        logger.warning("standing for %s: %s", self._name, failure)
-        return True
+    @abstractmethod
+    async def _acquire(self) -> H:
+        """Waits for the lock without an end."""
+
+    @abstractmethod
+    async def _until_lost(self, hold: H) -> object:
+        """Waits until the hold is lost."""
+
+    @abstractmethod
+    async def _call(self, call: Callable[[Any], object] | None, what: object) -> None:
+        """Calls what the user gave to its end."""
+
+    async def _stand(self) -> None:
+        while not self._locks._is_closed:
+            try:
+                hold = await self._acquire()
+            except RedislockError as failure:
+                if not self._locks._is_closed:
+                    if self._told is not type(failure):
+                        self._told = type(failure)
+                        logger.warning("standing for %s: %s", self._name, failure)
+                        await self._tell(self._on_error, failure)
+                    await asyncio.sleep(LONGEST_PAUSE)
+                continue
+            except Exception:
+                logger.exception("the leader of %s stands no more", self._name)
+                return
+            self._told = None
+            await self._lead(hold)
+
+    async def _lead(self, hold: H) -> None:
+        self._hold, failed, hold._may_detach, hold._has_block = hold, False, False, True
+        work = asyncio.ensure_future(self._call(self._on_elected, hold))
+        loss = asyncio.ensure_future(self._until_lost(hold))
+        called = [work]
+        try:
+            await asyncio.wait((work, loss), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done() or not (work.cancelled() or work.exception()):
+                await asyncio.wait((loss,))
+            failed = hold.lost is None
+            if not failed and not self._cancels:
+                called.append(asyncio.ensure_future(self._tell(self._on_deposed, hold.lost)))
+        finally:
+            loss.cancel()
+            if self._cancels:
+                work.cancel()
+            await asyncio.wait((*called, loss))
+            error = None if work.cancelled() else work.exception()
+            if failed or (error is not None and not isinstance(error, LockLostError)):
+                then = ", which gives the lock up" if failed else ""
+                logger.error("the work of the leader of %s failed%s", self._name, then, exc_info=error)
+            await self._give_up()
+        if failed:
+            await asyncio.sleep(AFTER_FAILURE)
+        elif self._cancels:
+            await self._tell(self._on_deposed, hold.lost)
+
+    async def _tell(self, call: Callable[[Any], object] | None, what: object) -> None:
+        try:
+            await self._call(call, what)
+        except Exception:
+            logger.exception("%s of the leader of %s failed", name_of(call or self._tell), self._name)
+
+    async def _give_up(self) -> None:
+        hold = self._hold
+        if hold is not None:
+            try:
+                await hold._release()
+            except RedislockError as failure:  # it leads no more either way
+                hold._not_given_up(failure)
+        self._hold = None
+
+    async def _resign(self, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        # Not gather: on_elected may call this, and what ends that must not cancel the task another time.
+        await asyncio.wait((task,))
+        await self._give_up()  # if its end was cut short

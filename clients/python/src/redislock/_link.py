@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
 import socket
@@ -11,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from ._info import module_version, shown_version
 from ._resp import Command, Parser, Push, ReplyError, pack
@@ -24,6 +25,7 @@ logger = logging.getLogger("redislock")
 STAYS = 1.0
 
 
+R = TypeVar("R")
 #: What servers and proxies that speak RESP2 alone say to HELLO.
 _NO_HELLO = re.compile(r"NOPROTO|.*(unknown|unsupported) command", re.IGNORECASE)
 
@@ -54,27 +56,36 @@ def _no_password(name: str, error: Exception) -> Broken:
     return Broken(f"the provider of credentials for {name} failed: {type(error).__name__}: {error}")
 
 
+def in_thread(name: str, call: Callable[[], R]) -> Future[R]:
+    """What this returns or raises, called in a thread of its own; RuntimeError if none can be started.
+
+    The executor that asyncio uses has few threads. It ends before the last threads of a program, or when that ends it.
+    """
+    done: Future[R] = Future()
+    done.set_running_or_notify_cancel()  # whoever waits for it may be cancelled, the call is not
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return done
+
+
 async def _addresses(host: str, port: int) -> list[str]:
     """The addresses of a host, at least one.
 
-    A thread of its own looks them up, or this one if no thread can be started any more. The executor that asyncio uses
-    ends before the last threads of a program do, or when the program ends it.
+    A thread of its own looks them up, or this one if no thread can be started any more.
     """
-    found: Future[Any] = Future()
-    found.set_running_or_notify_cancel()  # whoever waits may be cancelled, the look-up is not
-
-    def look_up() -> None:
-        try:
-            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except Exception as error:
-            found.set_exception(error)
-
+    look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     try:
-        threading.Thread(target=look_up, name="redislock-names", daemon=True).start()
+        found = await asyncio.wrap_future(in_thread("redislock-names", look_up))
     except RuntimeError:
-        look_up()
+        found = look_up()
     # In the order in which they came, and each once.
-    return list(dict.fromkeys(str(info[4][0]) for info in await asyncio.wrap_future(found)))
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
 def _refusal(name: str, command: Command, reply: ReplyError) -> ReplyError:

@@ -31,9 +31,7 @@ from ._options import (
     name_of_call,
 )
 from ._rules import (
-    AFTER_FAILURE,
     CLOSE,
-    LONGEST_PAUSE,
     PING,
     TOKEN_MOST,
     Grant,
@@ -71,10 +69,7 @@ class AsyncHold(BaseHold):
 
         Goes on to its end if the task is cancelled.
         """
-        if self._give_up():
-            keeper: Core | Group = self._keeper  # type: ignore[assignment]
-            with about(self.name):
-                self._given_up(await asyncio.shield(keeper.begin(keeper.release(self._wanted, self.token))))
+        await self._release()
 
     async def extend(self, lease: float) -> None:
         """Begins a lease of `lease` seconds now; raises LockLostError if the hold is over.
@@ -174,18 +169,9 @@ class AsyncLock(Described[AsyncHold]):
     async def _acquire(self, wait: float | None) -> AsyncHold:
         self._refuse_twice(asyncio.current_task())
         locks, request = self._locks, self._request()
-        core, began, name = locks._core(), clock(), request.name
-        _hooks.call(core.hooks, "requested", name)
-        try:
-            with about(request.all_names):
-                grant = await core.acquire(request, wait, began)
-        except LockTimeoutError:
-            _hooks.call(core.hooks, "timed_out", name, clock() - began)
-            raise
-        except BaseException as error:
-            _hooks.call(core.hooks, "failed", name, clock() - began, error)
-            raise
-        _hooks.call(core.hooks, "granted", name, clock() - began)
+        core = locks._core()
+        with self._reported(request):
+            grant = await core.acquire(request, wait, clock())
         hold = AsyncHold(locks, core, request, grant, **self._terms())
         hold._check_grant()
         return hold
@@ -382,80 +368,28 @@ def _close_later(cores: list[weakref.ref[Core | Group]]) -> None:
 class AsyncLeader(BaseLeader[AsyncLock, AsyncHold]):
     """Leads while it holds the lock, and stands again when it was deposed."""
 
-    _task: asyncio.Task[None] | None = None
+    _cancels = True
 
     def start(self) -> None:
         """Stands for election, in a task of its own."""
         if self._task is None:
             self._task = asyncio.create_task(self._stand())
 
-    async def _stand(self) -> None:
-        while not self._locks._is_closed:
-            try:
-                hold = await self._lock.acquire()
-            except RedislockError as failure:
-                if not self._locks._is_closed:
-                    if self._fails_anew(failure):
-                        await self._tell(self._on_error, failure)
-                    await asyncio.sleep(LONGEST_PAUSE)
-                continue
-            except Exception:
-                logger.exception("the leader of %s stands no more", self._name)
-                return
-            self._told = None
-            await self._lead(hold)
+    async def _acquire(self) -> AsyncHold:
+        return await self._lock.acquire()
 
-    async def _lead(self, hold: AsyncHold) -> None:
-        self._hold, failed, hold._may_detach, hold._has_block = hold, False, False, True
-        work = asyncio.ensure_future(self._call(self._on_elected, hold))
-        loss = asyncio.ensure_future(hold.until_lost())
-        try:
-            await asyncio.wait((work, loss), return_when=asyncio.FIRST_COMPLETED)
-            failed = work.done() and (work.cancelled() or work.exception() is not None) and hold.lost is None
-            if not failed:
-                await asyncio.wait((loss,))
-        finally:
-            for task in (work, loss):
-                task.cancel()
-            await asyncio.wait((work, loss))
-            error = None if work.cancelled() else work.exception()
-            if failed or (error is not None and not isinstance(error, LockLostError)):
-                then = ", which gives the lock up" if failed else ""
-                logger.error("the work of the leader of %s failed%s", self._name, then, exc_info=error)
-            await self._give_up()
-        if failed:
-            await asyncio.sleep(AFTER_FAILURE)
-        elif hold.lost is not None:
-            await self._tell(self._on_deposed, hold.lost)
+    async def _until_lost(self, hold: AsyncHold) -> object:
+        return await hold.until_lost()
 
-    async def _tell(self, call: Callable[[Any], object] | None, what: object) -> None:
-        try:
-            await self._call(call, what)
-        except Exception:
-            logger.exception("%s of the leader of %s failed", name_of(call or self._tell), self._name)
-
-    @staticmethod
-    async def _call(call: Callable[[Any], object] | None, what: object) -> None:
+    async def _call(self, call: Callable[[Any], object] | None, what: object) -> None:
         if call is not None and inspect.isawaitable(result := call(what)):
             await result
-
-    async def _give_up(self) -> None:
-        hold = self._hold
-        if hold is not None:
-            try:
-                await hold.release()
-            except RedislockError as failure:  # it leads no more either way
-                hold._not_given_up(failure)
-        self._hold = None
 
     async def resign(self) -> None:
         """Stands no more, ends on_elected if it still runs, and gives up the lock."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            # Not gather: on_elected may call this, and what ends that must not cancel the task another time.
-            await asyncio.wait((task,))
-            await self._give_up()  # if its end was cut short
+            await self._resign(task)
 
     async def __aenter__(self) -> AsyncLeader:
         self.start()

@@ -18,11 +18,12 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from . import hooks as _hooks
 from ._core import Core
-from ._engine import Engine, close_all, close_later, current
+from ._engine import Engine, close_all, close_later, current, the_background
 from ._group import Group
 from ._hold import BaseHold
 from ._info import Info
 from ._kinds import BaseLeader, Described, Kinds
+from ._link import in_thread
 from ._options import (
     Options,
     check_busy,
@@ -35,9 +36,7 @@ from ._options import (
     name_of_call,
 )
 from ._rules import (
-    AFTER_FAILURE,
     CLOSE,
-    LONGEST_PAUSE,
     PING,
     TOKEN_MOST,
     Grant,
@@ -172,23 +171,16 @@ class Lock(Described[Hold]):
     def _acquire(self, wait: float | None) -> Hold:
         self._refuse_twice(threading.current_thread())
         locks, request = self._locks, self._request()
-        engine, began, name = locks._engine(), clock(), request.name
+        engine = locks._engine()
         grant: Grant | None = None
         engine.taking.add(request)
-        _hooks.call(locks.hooks, "requested", name)
         try:
-            with about(request.all_names):
+            with self._reported(request):
                 grant = engine.acquire(request, wait)
-            _hooks.call(locks.hooks, "granted", name, clock() - began)
             hold = Hold(locks, engine, request, grant, **self._terms())
-        except LockTimeoutError:
-            _hooks.call(locks.hooks, "timed_out", name, clock() - began)
-            raise
-        except BaseException as error:
+        except BaseException:
             if grant is not None:  # an interruption came just behind it
                 engine.core.soon(engine.core.abandon, request, grant.token)
-            else:
-                _hooks.call(locks.hooks, "failed", name, clock() - began, error)
             raise
         finally:
             engine.taking.discard(request)
@@ -352,142 +344,62 @@ class Locks(Kinds[Lock]):
 
 
 class Leader(BaseLeader[Lock, Hold]):
-    """Leads while it holds the lock, and stands again when it was deposed. It has a thread of its own."""
+    """Leads while it holds the lock, and stands again when it was deposed. Each callback has a thread of its own."""
 
-    _thread: threading.Thread | None = None
-    #: The one that stood last, and may end still; and the one in which on_elected runs.
-    _last: threading.Thread | None = None
-    _worker: threading.Thread | None = None
-    _is_working = _has_failed = _has_resigned = False
+    _cancels = False
+    #: The task that stood last, and may end still.
+    _last: asyncio.Task[None] | None = None
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._changed = threading.Event()
+        #: In which its callbacks run.
+        self._threads: set[threading.Thread] = set()
 
     def start(self) -> None:
         """Stands for election."""
-        if self._thread is None:
-            if self._last is not None and self._last.is_alive():
+        if self._task is None:
+            if self._last is not None and not self._last.done():
                 raise RuntimeError(f"the leader of {self._name!r} has resigned, and its callback runs still")
-            self._has_resigned = False
-            self._thread = self._last = threading.Thread(target=self._stand, name="redislock-leader", daemon=True)
-            self._thread.start()
+            the_background().run(self._start())
 
-    def _stand(self) -> None:
-        while not self._has_resigned and not self._locks._is_closed:
-            try:
-                hold = self._wait()
-            except RedislockError as failure:
-                if not self._locks._is_closed:
-                    if self._fails_anew(failure):
-                        self._tell(self._on_error, failure)
-                    self._pause(LONGEST_PAUSE)
-                continue
-            except Exception:
-                logger.exception("the leader of %s stands no more", self._name)
-                return
-            if hold is not None:
-                self._told = None
-                self._lead(hold)
-                if self._has_failed:
-                    self._pause(AFTER_FAILURE)
+    async def _start(self) -> None:
+        self._task = self._last = asyncio.create_task(self._stand())
 
-    def _pause(self, seconds: float) -> None:
-        """Waits for `seconds` seconds, or until it resigns."""
-        until = clock() + seconds
-        while not self._has_resigned and (left := until - clock()) > 0:
-            self._changed.wait(left)
-            self._changed.clear()
+    async def _acquire(self) -> Hold:
+        engine, request = self._locks._engine(), self._lock._request()
+        with self._lock._reported(request):
+            grant = await engine.core.acquire(request, None, clock())
+        return Hold(self._locks, engine, request, grant, **self._lock._terms())
 
-    def _wait_until(self, is_so: Callable[[], bool]) -> None:
-        while not is_so():
-            self._changed.wait()
-            self._changed.clear()
+    async def _until_lost(self, hold: Hold) -> object:
+        return await asyncio.wrap_future(in_thread("redislock-leader", hold.wait_until_lost))
 
-    def _wait(self) -> Hold | None:
-        """Waits in line without an end; None if it resigned meanwhile."""
-        engine = self._locks._engine()
-        request, began, hooks = self._lock._request(), clock(), self._locks.hooks
-        self._changed.clear()
-        engine.taking.add(request)
-        _hooks.call(hooks, "requested", self._name)
-        try:
-            future = asyncio.run_coroutine_threadsafe(
-                engine.core.acquire(request, None, clock()), engine.background.loop
-            )
-            future.add_done_callback(lambda _: self._changed.set())
-            self._wait_until(lambda: future.done() or self._has_resigned)
-            if not future.done() and future.cancel():
-                engine.core.soon(engine.core.abandon, request)  # it may have been granted in the same moment
-                _hooks.call(hooks, "failed", self._name, clock() - began, asyncio.CancelledError())
-                return None
-            try:
-                grant = future.result()
-            except BaseException as error:
-                _hooks.call(hooks, "failed", self._name, clock() - began, error)
-                raise
-            _hooks.call(hooks, "granted", self._name, clock() - began)
-            return Hold(self._locks, engine, request, grant, **self._lock._terms())
-        finally:
-            engine.taking.discard(request)
-
-    def _lead(self, hold: Hold) -> None:
-        self._changed.clear()
-        hold._may_detach, hold._has_block = False, True
-        hold.on_lost(lambda _: self._changed.set())
-        self._hold, self._has_failed = hold, False
-        if self._on_elected is not None:
-            self._begin_work(self._on_elected, hold)
-        self._wait_until(lambda: bool(hold.lost) or self._has_failed or (self._has_resigned and not self._is_working))
-        if hold.lost is not None and not self._has_resigned:
-            self._tell(self._on_deposed, hold.lost)
-        self._wait_until(lambda: not self._is_working)
-        try:
-            hold.release()
-        except RedislockError as failure:  # it leads no more either way
-            hold._not_given_up(failure)
-        self._hold = None
-
-    def _begin_work(self, on_elected: Callable[[Hold], object], hold: Hold) -> None:
-        self._is_working = True
-        self._worker = threading.Thread(target=self._work, args=[on_elected, hold], name="redislock-leads", daemon=True)
-        try:
-            self._worker.start()
-        except RuntimeError:  # there are too many threads, or the program ends
-            logger.exception("the work of the leader of %s did not begin, which gives the lock up", self._name)
-            self._has_failed, self._is_working = True, False
-
-    def _work(self, on_elected: Callable[[Hold], object], hold: Hold) -> None:
-        try:
-            check_result(on_elected, on_elected(hold))
-        except BaseException as error:
-            if hold.lost is None:
-                logger.exception("the work of the leader of %s failed, which gives the lock up", self._name)
-                self._has_failed = True
-            elif not isinstance(error, LockLostError):
-                logger.exception("the work of the leader of %s failed", self._name)
-        finally:
-            self._is_working = False
-            self._changed.set()
-
-    def _tell(self, call: Callable[[Any], object] | None, what: object) -> None:
+    async def _call(self, call: Callable[[Any], object] | None, what: object) -> None:
         if call is not None:
-            try:
-                check_result(call, call(what))
-            except Exception:
-                logger.exception("%s of the leader of %s failed", name_of(call), self._name)
+            await asyncio.wrap_future(in_thread("redislock-leads", functools.partial(self._run, call, what)))
+
+    def _run(self, call: Callable[[Any], object], what: object) -> None:
+        self._threads.add(threading.current_thread())
+        try:
+            check_result(call, call(what))
+        except SystemExit as error:  # which would end the event loop
+            raise RuntimeError(f"{name_of(call)} wanted to exit") from error
+        finally:
+            self._threads.discard(threading.current_thread())
 
     def resign(self) -> None:
         """Stands no more, and gives up the lock. If on_elected runs still, waits until it has ended.
 
         Where on_elected or on_deposed calls this, it does not wait: the lock is given up when they have returned.
         """
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._has_resigned = True
-            self._changed.set()
-            if threading.current_thread() not in (thread, self._worker):
-                thread.join()
+        background = the_background()
+        task, self._task = self._task, None
+        if task is None or task.get_loop() is not background.loop:  # after a fork it is that of the parent
+            return
+        if threading.current_thread() in self._threads:
+            asyncio.run_coroutine_threadsafe(self._resign(task), background.loop)
+        else:
+            background.run(self._resign(task))
 
     def __enter__(self) -> Leader:
         self.start()
