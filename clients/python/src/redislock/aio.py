@@ -84,20 +84,15 @@ class AsyncHold(BaseHold):
 
     async def until_lost(self) -> str:
         """Waits until the hold is lost, and returns why; waits for ever if it is given up."""
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        if self.lost is not None:
-            return self.lost
-
-        def tell(reason: str) -> None:
-            if not future.done():
-                future.set_result(reason)
-
+        reasons: asyncio.Queue[str] = asyncio.Queue()
+        tell = reasons.put_nowait
         self.on_lost(tell)
         try:
-            return await future
+            return await reasons.get()
         finally:
-            self._listeners.remove(tell)
-            self._unpin()
+            if tell in self._listeners:
+                self._listeners.remove(tell)
+                self._unpin()
 
     async def detach(self, lease: float | None = None) -> str:
         """Ends the hold here, and returns a ticket with which another process goes on: `locks.adopt(ticket)`.

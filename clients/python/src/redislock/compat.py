@@ -23,8 +23,8 @@ from .errors import LockLostError, LockTimeoutError, RedislockError
 from .sync import Hold, Locks
 
 logger = logging.getLogger("redislock")
-_locks: weakref.WeakKeyDictionary[Any, Locks] = weakref.WeakKeyDictionary()
-_async_locks: weakref.WeakKeyDictionary[Any, AsyncLocks] = weakref.WeakKeyDictionary()
+_locks: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_async_locks: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 AnyHold = TypeVar("AnyHold", Hold, AsyncHold)
 
 
@@ -37,6 +37,10 @@ def _is_given_up(hold: Hold | AsyncHold) -> bool:
 
 
 class _Base:
+    _kind: type[Locks | AsyncLocks]
+    #: Those of each client.
+    _made: weakref.WeakKeyDictionary[Any, Any]
+
     def __init__(
         self,
         redis: Any,
@@ -62,8 +66,10 @@ class _Base:
         """The thread or the task that runs."""
         return threading.current_thread()
 
-    def _options(self, blocking: bool | None, blocking_timeout: float | None, token: str | bytes | None) -> Options:
-        """What a request of this library's own says."""
+    def _lock(self, blocking: bool | None, blocking_timeout: float | None, token: str | bytes | None) -> Any:
+        """A lock of this library's own, for one acquire."""
+        if self.redis not in self._made:
+            self._made[self.redis] = self._kind(self.redis)
         waits = self.blocking if blocking is None else blocking
         limit = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         limit = None if limit is None else max(0, limit)
@@ -72,7 +78,7 @@ class _Base:
             # As there, nobody has the lock by the token of another: with one owner the server would give it to both.
             tail = f":{uuid.uuid4()}".encode()
             options["owner"] = as_bytes(token)[: OWNER_MOST - len(tail)] + tail
-        return options
+        return self._made[self.redis].lock(self.name, **options)
 
     def _got(self, hold: Hold | AsyncHold, token: str | bytes | None) -> Literal[True]:
         self.local.hold, self.local.token = hold, hold._wanted.owner if token is None else as_bytes(token)
@@ -135,10 +141,7 @@ class _Base:
 class Lock(_Base):
     """redis.lock.Lock by the module."""
 
-    def _locks(self) -> Locks:
-        if self.redis not in _locks:
-            _locks[self.redis] = Locks(self.redis)
-        return _locks[self.redis]
+    _kind, _made = Locks, _locks
 
     def acquire(
         self,
@@ -148,9 +151,8 @@ class Lock(_Base):
         token: str | bytes | None = None,
     ) -> bool:
         """Whether the lock was had."""
-        lock = self._locks().lock(self.name, **self._options(blocking, blocking_timeout, token))
         try:
-            return self._got(lock.acquire(), token)
+            return self._got(self._lock(blocking, blocking_timeout, token).acquire(), token)
         except LockTimeoutError:
             return False
 
@@ -199,13 +201,10 @@ class Lock(_Base):
 class AsyncLock(_Base):
     """redis.asyncio.lock.Lock by the module."""
 
+    _kind, _made = AsyncLocks, _async_locks
+
     def _who(self) -> Any:
         return asyncio.current_task() or self
-
-    def _locks(self) -> AsyncLocks:
-        if self.redis not in _async_locks:
-            _async_locks[self.redis] = AsyncLocks(self.redis)
-        return _async_locks[self.redis]
 
     async def acquire(
         self,
@@ -214,9 +213,8 @@ class AsyncLock(_Base):
         token: str | bytes | None = None,
     ) -> bool:
         """Whether the lock was had."""
-        lock = self._locks().lock(self.name, **self._options(blocking, blocking_timeout, token))
         try:
-            return self._got(await lock.acquire(), token)
+            return self._got(await self._lock(blocking, blocking_timeout, token).acquire(), token)
         except LockTimeoutError:
             return False
 
