@@ -73,7 +73,7 @@ class Kinds(Local, ABC, Generic[L]):
 
         max_queued_per_lock: how many waiters of this process stand in the server's queue for a lock. The others stand
         behind them, in order. All share one connection to each server, but a wait for several locks at once has two.
-        No more than this number of such waits are asked for at once.
+        No more than this number of such waits are asked for at once, and those of an owner of yours that holds a lock.
 
         label: what the owner of each hold begins with, for operators; host:pid if there is none.
 
