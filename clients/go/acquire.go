@@ -363,7 +363,7 @@ func (c *core) fence(ctx context.Context, name string, token int64) (bool, error
 // logWait logs a wait that lasts, until the context ends.
 func (c *core) logWait(ctx context.Context, w *wanted) {
 	if since := c.keeper.heldSince(w.names); since != never && c.mayLog(w) {
-		c.logger.Warn("redislock: waiting for a lock that this very Locks holds: a task that acquires twice waits for itself",
+		c.logger.Warn("redislock: waiting for a lock that the same Locks holds: a task that acquires a lock twice waits for itself",
 			"lock", w.label(), "held", since.age().Round(time.Millisecond))
 	}
 	for waited, left := longWait, longWait-ownWait; sleep(ctx, left); waited, left = 2*waited, waited {

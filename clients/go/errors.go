@@ -8,58 +8,58 @@ import (
 	"time"
 )
 
-// What can go wrong. Compare with [errors.Is]; [Error], [TimeoutError] and [LostError] carry the facts.
+// The errors of this package. Compare with [errors.Is]; [Error], [TimeoutError] and [LostError] carry the details.
 var (
-	// ErrLockTimeout says that the lock could not be acquired in time.
+	// ErrLockTimeout means that the lock was not granted in time.
 	ErrLockTimeout = errors.New("redislock: the lock could not be acquired in time")
-	// ErrLockLost says that the hold is over, though its holder did not release it.
-	ErrLockLost = errors.New("redislock: the lock is lost")
-	// ErrReleased says that the hold was released. It is the cause of its context then.
-	ErrReleased = errors.New("redislock: the lock is released")
-	// ErrDeadlock says that the wait would never end: those that it waits for wait, in turn, for this owner.
+	// ErrLockLost means that the hold ended before its release.
+	ErrLockLost = errors.New("redislock: the lock was lost")
+	// ErrReleased means that the hold was released. It is then the cause of the hold's context.
+	ErrReleased = errors.New("redislock: the lock was released")
+	// ErrDeadlock means that the wait would never end: the owners that it waits for are themselves waiting for this owner.
 	ErrDeadlock = errors.New("redislock: deadlock")
-	// ErrAlreadyHeld says that the context is that of a hold of the same lock, or that the named owner holds the lock in
-	// another mode. It is an ErrDeadlock, too.
-	ErrAlreadyHeld = fmt.Errorf("%w: the lock is held already", ErrDeadlock)
-	// ErrFenced says that the fencing token is not that of a live hold of the lock.
-	ErrFenced = errors.New("redislock: the token is fenced off")
-	// ErrLockKindMismatch says that the lock is of another kind now.
+	// ErrAlreadyHeld means that the context is that of a hold of the same lock, or that the Owner already holds the lock
+	// in another mode. It is also an ErrDeadlock.
+	ErrAlreadyHeld = fmt.Errorf("%w: the lock is already held", ErrDeadlock)
+	// ErrFenced means that the token does not belong to a live hold of the lock.
+	ErrFenced = errors.New("redislock: the token does not belong to a live hold")
+	// ErrLockKindMismatch means that the lock is of another kind now, or a semaphore with another limit.
 	ErrLockKindMismatch = errors.New("redislock: the lock is of another kind")
-	// ErrQueueFull says that too many wait already.
+	// ErrQueueFull means that the queue of the lock, or of the server, is full.
 	ErrQueueFull = errors.New("redislock: the queue is full")
-	// ErrQuarantine says that the server grants no new lock yet, for it may have lost some.
+	// ErrQuarantine means that the server grants no new locks yet, because it may have lost some.
 	ErrQuarantine = errors.New("redislock: the server is in quarantine")
-	// ErrNotConfirmed says that too few replicas have confirmed the grant: the owner may or may not hold the lock.
+	// ErrNotConfirmed means that too few replicas confirmed the grant: the owner may or may not hold the lock.
 	ErrNotConfirmed = errors.New("redislock: the grant was not confirmed")
-	// ErrModuleMissing says that the server does not know the commands.
-	ErrModuleMissing = errors.New("redislock: the server lacks the module")
-	// ErrConnectionFailed says that no server answered in time, or none that grants locks.
-	ErrConnectionFailed = errors.New("redislock: no server answered")
-	// ErrServerRefused says that the server refused the request, for a reason that has no error of its own.
-	ErrServerRefused = errors.New("redislock: the server refused")
-	// ErrInvalid says that an argument is out of its range: nothing was sent.
-	ErrInvalid = errors.New("redislock: an argument is out of its range")
-	// ErrClosed says that the Locks were closed.
-	ErrClosed = errors.New("redislock: the locks were closed")
+	// ErrModuleMissing means that the server does not know the commands.
+	ErrModuleMissing = errors.New("redislock: the server does not have the module")
+	// ErrConnectionFailed means that no server that grants locks answered in time.
+	ErrConnectionFailed = errors.New("redislock: no server answered in time")
+	// ErrServerRefused means any other error of the server.
+	ErrServerRefused = errors.New("redislock: the server refused the request")
+	// ErrInvalid means that an argument is invalid, and that nothing was sent.
+	ErrInvalid = errors.New("redislock: an argument is invalid")
+	// ErrClosed means that the Locks are closed.
+	ErrClosed = errors.New("redislock: the Locks are closed")
 )
 
-// An Error is what went wrong, of one of the kinds above.
+// An Error has one of the errors above as its Kind, and the details.
 type Error struct {
-	// Kind is one of the errors of this package, as ErrDeadlock.
+	// Kind is one of the errors of this package, for example ErrDeadlock.
 	Kind error
-	// Lock is the name of the lock, or the names of all; empty where none is concerned.
+	// Lock is the name of the lock, or of all locks that were asked for; empty if the error concerns none.
 	Lock string
-	// Message says what the server said, or what is wrong.
+	// Message is the server's reply, or a description of the problem.
 	Message string
-	// Cycle says who waits for which lock, and there for whom (ErrDeadlock).
+	// Cycle lists which owner waits for which lock and which holder (ErrDeadlock).
 	Cycle []WaitStep
-	// Left is how long the server grants nothing (ErrQuarantine).
+	// Left is how much longer the server grants no new locks (ErrQuarantine).
 	Left time.Duration
-	// Cause is the error of the network, of the context, or of the code of the user; nil if there was none.
+	// Cause is the error of the network, of the context, or of your own code; nil if there is none.
 	Cause error
 }
 
-// A WaitStep is a step of a deadlock's cycle: the owner waits for the lock, and there for the holder.
+// A WaitStep is a step of a deadlock's cycle: Owner waits for the lock Name, which Holder has.
 type WaitStep struct{ Owner, Lock, Holder string }
 
 func (e *Error) Error() string {
@@ -72,63 +72,63 @@ func (e *Error) Error() string {
 // Unwrap returns the kind and the cause.
 func (e *Error) Unwrap() []error { return and(e.Kind, e.Cause) }
 
-// A TimeoutError is an ErrLockTimeout: another had the lock for all of the wait.
+// A TimeoutError is an ErrLockTimeout: another owner held the lock during the whole wait.
 type TimeoutError struct {
 	// Lock is the name of the lock, or the names of all.
 	Lock string
 	// Waited is how long the caller has waited.
 	Waited time.Duration
-	// Cause is context.DeadlineExceeded where the deadline of the context ended the wait; else nil.
+	// Cause is context.DeadlineExceeded if the deadline of the context ended the wait; otherwise nil.
 	Cause error
 }
 
 func (e *TimeoutError) Error() string {
-	return fmt.Sprintf("redislock: could not acquire lock %q within %v: another holds it", e.Lock, e.Waited.Round(time.Millisecond))
+	return fmt.Sprintf("redislock: could not acquire lock %q within %v: another owner holds it", e.Lock, e.Waited.Round(time.Millisecond))
 }
 
 // Unwrap returns ErrLockTimeout, and the error of the context.
 func (e *TimeoutError) Unwrap() []error { return and(ErrLockTimeout, e.Cause) }
 
-// A Reason tells how a loss was noticed.
+// A Reason says what noticed a loss.
 type Reason string
 
 // The reasons of a loss.
 const (
-	// ReasonRenewal says that the server has answered a renewal that the hold is over.
+	// ReasonRenewal means that the server rejected a renewal, because the hold had ended.
 	ReasonRenewal Reason = "renewal"
-	// ReasonDeadline says that no renewal succeeded before the end of the lease.
+	// ReasonDeadline means that the lease ended before it could be renewed.
 	ReasonDeadline Reason = "deadline"
-	// ReasonPush says that the server has told of the end of the hold.
+	// ReasonPush means that a message from the server reported the end of the hold.
 	ReasonPush Reason = "push"
-	// ReasonRelease says that the server has answered the release that the hold was over.
+	// ReasonRelease means that the hold had already ended when it was released.
 	ReasonRelease Reason = "release"
-	// ReasonMaxHold says that the hold has lasted as long as MaxHold lets it.
+	// ReasonMaxHold means that the hold reached its MaxHold.
 	ReasonMaxHold Reason = "max_hold"
-	// ReasonForgotten says that the program has dropped the Hold without a release.
+	// ReasonForgotten means that the program dropped all references to the Hold without releasing it.
 	ReasonForgotten Reason = "forgotten"
-	// ReasonClose says that the Locks were closed.
+	// ReasonClose means that the Locks were closed.
 	ReasonClose Reason = "close"
 )
 
 var reasons = map[Reason]string{
-	ReasonRenewal:   "the server answered a renewal that the hold is over",
-	ReasonDeadline:  "no renewal succeeded before the end of the lease",
-	ReasonPush:      "the server told that the hold is over",
-	ReasonRelease:   "it was over when it was released",
-	ReasonMaxHold:   "it has lasted as long as MaxHold lets it",
-	ReasonForgotten: "the program dropped the Hold without a release, so it was not renewed",
+	ReasonRenewal:   "the server rejected a renewal, because the hold had ended",
+	ReasonDeadline:  "its lease ended before it could be renewed",
+	ReasonPush:      "the server reported the end of the hold",
+	ReasonRelease:   "it had already ended when it was released",
+	ReasonMaxHold:   "it reached its MaxHold",
+	ReasonForgotten: "the program dropped the Hold without releasing it, so it was not renewed",
 	ReasonClose:     "the Locks were closed",
 }
 
-// A LostError is an ErrLockLost. It is the cause of the context of the hold, too.
+// A LostError is an ErrLockLost. It is also the cause of the hold's context.
 type LostError struct {
 	// Lock is the name of the lock, or the names of all.
 	Lock string
 	// Token is the fencing token of the hold.
 	Token uint64
-	// Reason tells how the loss was noticed.
+	// Reason says what noticed the loss.
 	Reason Reason
-	// Cause is the last failure of a renewal; nil if none failed.
+	// Cause is the error of the last failed renewal; nil if none failed.
 	Cause error
 }
 
@@ -179,9 +179,9 @@ func errorOf(text string) *Error {
 	case "MOVED":
 		text += ": this server is a node of a cluster: set Servers.Cluster"
 	case "NOAUTH":
-		text = "NOAUTH this server wants a password: redis://:password@host:port, or Servers.Password"
+		text = "NOAUTH this server requires a password: redis://:password@host:port, or Servers.Password"
 	case "WRONGTYPE":
-		text = "WRONGTYPE another client's value stands under this name: choose another name, or WithPrefix"
+		text = "WRONGTYPE the key of this name holds another value, which is no lock: choose another name, or WithPrefix"
 	case "ERR":
 		if strings.HasPrefix(strings.ToLower(rest), "unknown command") {
 			text, _, _ = strings.Cut(text, ", with args")
@@ -223,7 +223,7 @@ func named(err error, lock string, lease time.Duration) error {
 		return err
 	}
 	if most, told := mostOf("PX", e.Message); told {
-		return invalid("lease (or MinHold) must be from %v to %v (redislock.max-lease of the server, or its redislock.quarantine "+
+		return invalid("lease (or MinHold) must be from %v to %v (the server's redislock.max-lease, or its redislock.quarantine "+
 			"if that is set and shorter), not %v", shortestLease, most, lease)
 	}
 	with := *e

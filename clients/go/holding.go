@@ -20,7 +20,7 @@ func (c *core) renewHeld(ctx context.Context, h *held, lease time.Duration) erro
 	if lease == 0 {
 		lease = h.nextLease()
 	} else if left := h.overAt.left(); lease > left {
-		return invalid("lease must be %v or less, for MaxHold bounds this hold, not %v", left.Round(time.Millisecond), lease)
+		return invalid("lease must be %v or less, because of MaxHold, not %v", left.Round(time.Millisecond), lease)
 	} else {
 		h.mu.Lock()
 		h.next = lease
@@ -32,7 +32,7 @@ func (c *core) renewHeld(ctx context.Context, h *held, lease time.Duration) erro
 	sent, isLate, err := c.renewed(ctx, h.w, lease, h.token, until, func(err error) {
 		isFirst, isLive := h.failed(err)
 		if isFirst {
-			c.logger.Warn("redislock: could not renew a lock, which is tried again", "lock", h.w.label(), "cause", err)
+			c.logger.Warn("redislock: could not renew a lock, will retry", "lock", h.w.label(), "cause", err)
 		}
 		if isLive {
 			c.hooks.RenewalFailed(h.w.ctx, h.w.label(), err)
@@ -50,7 +50,7 @@ func (c *core) renewHeld(ctx context.Context, h *held, lease time.Duration) erro
 		return named(err, h.w.label(), lease)
 	default:
 		if failures := h.countFrom(sent, lease); failures > 0 {
-			c.logger.Warn("redislock: renewed a lock again", "lock", h.w.label(), "failed_renewals", failures)
+			c.logger.Warn("redislock: renewed a lock after failures", "lock", h.w.label(), "failed_renewals", failures)
 		}
 		c.keeper.refile(h)
 	}
@@ -103,7 +103,7 @@ func (c *core) lose(h *held, reason Reason) {
 func (c *core) tellLoss(h *held, lost *LostError) {
 	level, text := c.logger.Warn, "redislock: lost a lock"
 	if lost.Reason == ReasonForgotten {
-		level, text = c.logger.Error, "redislock: lost a lock, and nobody is told: its Hold was dropped"
+		level, text = c.logger.Error, "redislock: lost a lock, but its Hold was dropped, so nothing in the program is notified"
 	}
 	level(text, "lock", lost.Lock, "reason", string(lost.Reason), "cause", lost)
 	c.hooks.Lost(h.w.ctx, lost.Lock, h.grantedAt.age(), lost)
@@ -161,7 +161,7 @@ func (c *core) forget(h *held) {
 	left := h.deadline.left()
 	h.mu.Unlock()
 	c.keeper.refile(h)
-	c.logger.Warn("redislock: a Hold was dropped without a release, so it is not renewed: keep it, and `defer hold.Release(ctx)`",
+	c.logger.Warn("redislock: a Hold was dropped without a release, so it is no longer renewed: keep it, and `defer hold.Release(ctx)`",
 		"lock", h.w.label(), "lease_left", left.Round(time.Millisecond))
 }
 
@@ -176,7 +176,7 @@ func (c *core) shut(ctx context.Context) {
 		h.mu.Lock()
 		left := h.deadline.left()
 		h.mu.Unlock()
-		c.logger.Warn("redislock: closed while Run still works under a lock, which ends with its lease",
+		c.logger.Warn("redislock: closed while the function of Run still works, so its lock stays taken until the lease expires",
 			"lock", h.w.label(), "lease_left", left.Round(time.Millisecond))
 		if lost, did := c.keeper.finish(h, ReasonClose); did {
 			c.hooks.Lost(h.w.ctx, lost.Lock, h.grantedAt.age(), lost)

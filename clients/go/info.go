@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Info is who holds a lock and who waits for it.
+// Info has the holders and the waiters of a lock.
 type Info struct {
-	// Kind is exclusive, shared or limit; Limit how many may hold it then.
+	// Kind is "exclusive", "shared" or "limit". Limit is how many owners may hold a lock of the kind "limit".
 	Kind  string
 	Limit int
-	// Holders are the first ten that hold it, the oldest token first; Holds is how many do.
+	// Holders are the first ten holders, oldest token first. Holds is the number of all holders.
 	Holders []Holder
 	Holds   int
-	// Queue are the first ten that wait, the next one first; Waiters is how many do.
+	// Queue has the first ten waiters, the next one first. Waiters is the number of all waiters.
 	Queue   []Waiter
 	Waiters int
 }
@@ -25,7 +25,7 @@ type Info struct {
 type Holder struct {
 	Owner string
 	Token uint64
-	// Left is what is left of the lease, and Held how long it is since the grant.
+	// Left is the rest of the lease, and Held the time since the grant.
 	Left, Held time.Duration
 }
 
@@ -35,7 +35,7 @@ type Waiter struct {
 	Waited time.Duration
 }
 
-// Info asks who holds the lock and who waits for it: nil if nobody does.
+// Info returns the holders and the waiters of a lock, or nil if there are none.
 func (l *Locks) Info(ctx context.Context, name string) (*Info, error) {
 	if name == "" {
 		return nil, invalid("the name of a lock must not be empty")

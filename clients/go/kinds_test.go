@@ -246,19 +246,19 @@ func TestTheServerSeesTheDeadlockOfAnOwnerWhoseHoldBeginsWhileItWaitsForAConnect
 func TestArgumentsAreChecked(t *testing.T) {
 	locks := open(t)
 	for what, lock := range map[string]*redislock.Lock{
-		"must not be empty":    locks.Lock(""),
-		"1 to 64 names, not 0": locks.Many(nil),
-		"named twice":          locks.Many([]string{"a", "b", "a"}),
-		"from 1 to 1000000":    locks.Semaphore("a", 0),
-		"not 99ms":             locks.Lock("a", redislock.Lease(99*time.Millisecond)),
-		"Wait must be 0":       locks.Lock("a", redislock.Wait(-1)),
-		"MaxHold must be":      locks.Lock("a", redislock.MaxHold(time.Millisecond)),
-		"MinHold must be 100":  locks.Lock("a", redislock.MinHold(time.Millisecond)),
-		"MaxHold (1s) or less": locks.Lock("a", redislock.MaxHold(time.Second), redislock.MinHold(2*time.Second)),
-		"lease (or MinHold) m": locks.Lock("a", redislock.MinHold(48*time.Hour)),
-		"not for readers":      locks.Read("a", redislock.MinHold(time.Second)),
-		"not be *":             locks.Lock("a", redislock.Owner("*")),
-		"from 1 to 256 bytes":  locks.Lock("a", redislock.Owner(strings.Repeat("x", 257))),
+		"must not be empty":           locks.Lock(""),
+		"1 to 64 names, not 0":        locks.Many(nil),
+		"given twice":                 locks.Many([]string{"a", "b", "a"}),
+		"from 1 to 1000000":           locks.Semaphore("a", 0),
+		"not 99ms":                    locks.Lock("a", redislock.Lease(99*time.Millisecond)),
+		"Wait must be 0":              locks.Lock("a", redislock.Wait(-1)),
+		"MaxHold must be":             locks.Lock("a", redislock.MaxHold(time.Millisecond)),
+		"MinHold must be 100":         locks.Lock("a", redislock.MinHold(time.Millisecond)),
+		"MaxHold (1s) or less":        locks.Lock("a", redislock.MaxHold(time.Second), redislock.MinHold(2*time.Second)),
+		"lease (or MinHold) m":        locks.Lock("a", redislock.MinHold(48*time.Hour)),
+		"must not be set for readers": locks.Read("a", redislock.MinHold(time.Second)),
+		"not be *":                    locks.Lock("a", redislock.Owner("*")),
+		"from 1 to 256 bytes":         locks.Lock("a", redislock.Owner(strings.Repeat("x", 257))),
 	} {
 		if _, _, err := lock.TryAcquire(background); !errors.Is(err, redislock.ErrInvalid) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%q: %v", what, err)
@@ -268,17 +268,17 @@ func TestArgumentsAreChecked(t *testing.T) {
 		t.Error(err)
 	}
 	for what, address := range map[string]string{
-		"must begin with":                    "http://localhost",
-		"its scheme is \"\"":                 "my-redis",
-		"is empty: \"\"":                     "",
-		"host:port/db, and is empty: \"  \"": "  ",
-		"must be a number":                   "redis://localhost/nine",
-		"parameter \"timeou":                 "redis://localhost?timeout=3",
-		"port from 1":                        "redis://localhost:0",
-		"is no URL":                          "redis://:secret@%zz",
-		"DB must be 0 or mo":                 "redis://localhost/-1",
-		"%23 for % and #":                    "redis://ann:12#secret@localhost",
-		"write %25 and %23":                  "redis://:1%secret@localhost",
+		"must begin with":                 "http://localhost",
+		"the scheme \"\"":                 "my-redis",
+		"not empty: \"\"":                 "",
+		"host:port/db, not empty: \"  \"": "  ",
+		"must be a number":                "redis://localhost/nine",
+		"parameter \"timeou":              "redis://localhost?timeout=3",
+		"port from 1":                     "redis://localhost:0",
+		"must be a URL":                   "redis://:secret@%zz",
+		"DB must be 0 or mo":              "redis://localhost/-1",
+		"%25 for % and %23 for #":         "redis://ann:12#secret@localhost",
+		"percent-encode":                  "redis://:1%secret@localhost",
 	} {
 		if _, err := redislock.Open(address); !errors.Is(err, redislock.ErrInvalid) || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", what, err)

@@ -6,32 +6,32 @@ import (
 	"sync/atomic"
 )
 
-// A Leader stands for election: the holder of its lock leads. Set what you need, and call Run.
+// A Leader stands for election: the holder of its lock leads. Set the functions that you need, and call Run.
 type Leader struct {
 	lock *Lock
 	hold atomic.Pointer[Hold]
 
-	// OnElected is the work of the leader. Its context is cancelled when the leader is deposed or resigns. After it has
-	// returned nil, it leads on. An error gives the lock up, and ends Run.
+	// OnElected is the work of the leader. Its context is cancelled when the leader is deposed or resigns. If it returns
+	// nil, the leader continues to lead. If it returns an error, the lock is released, and Run ends.
 	OnElected func(ctx context.Context, hold *Hold) error
-	// OnDeposed hears that it leads no more, but not after it has resigned. It stands again then.
+	// OnDeposed is called when the leader loses the lock, but not when it resigns. It then stands for election again.
 	OnDeposed func(lost *LostError)
-	// OnError hears that it could not stand, as no server answers. It tries again. It hears failures of one kind in a row
-	// once.
+	// OnError is called when the candidate cannot ask for the lock, for example because no server answers. It keeps
+	// trying. OnError is called once for consecutive failures of the same kind.
 	OnError func(err error)
 }
 
-// Leader describes an election by the name of its lock. Of the options, Lease says how long the server takes it for the
-// leader when it hears nothing of it.
+// Leader describes an election by the name of its lock. The option Lease sets how long a leader keeps the lock after
+// the server last heard from it.
 func (l *Locks) Leader(name string, opts ...LockOption) *Leader {
 	leader := &Leader{lock: l.Lock(name, opts...)}
 	if leader.lock.options.hasMinHold {
-		leader.lock.invalid = invalid("MinHold is not for leaders: who leads next waits for the lease alone")
+		leader.lock.invalid = invalid("MinHold must not be set for leaders: the next leader waits only for the lease")
 	}
 	return leader
 }
 
-// Hold is that by which it leads now; nil if it does not.
+// Hold returns the hold while it leads; otherwise nil.
 func (l *Leader) Hold() *Hold {
 	if h := l.hold.Load(); h != nil && h.Check() == nil {
 		return h
@@ -39,7 +39,7 @@ func (l *Leader) Hold() *Hold {
 	return nil
 }
 
-// IsLeading tells whether it leads now.
+// IsLeading reports whether it leads now.
 func (l *Leader) IsLeading() bool { return l.Hold() != nil }
 
 // Run stands for election, leads, and stands again when it is deposed. It ends when ctx does: the leader resigns, and the
@@ -65,7 +65,7 @@ func (l *Leader) Run(ctx context.Context) error {
 			}
 			if !errors.Is(told, kind) {
 				told = kind
-				l.lock.locks.core.logger.Warn("redislock: could not stand for election, which is tried again",
+				l.lock.locks.core.logger.Warn("redislock: could not stand for election, will retry",
 					"lock", l.lock.label(), "cause", err)
 				tell(l.OnError, err)
 			}

@@ -37,7 +37,7 @@ func (f *failure) told(address string) error {
 	case f.refused && next == fail:
 		return errorOf(f.text)
 	case strings.HasPrefix(f.text, "READONLY"):
-		return unreachable(f.cause, "%s (%s is a replica: its address must lead to the primary)", f.text, address)
+		return unreachable(f.cause, "%s (%s is a replica: use the address of the primary)", f.text, address)
 	}
 	return unreachable(f.cause, "%s (%s said so)", f.text, address)
 }
@@ -109,7 +109,7 @@ func (c *Servers) login(ctx context.Context, server string) (user, password stri
 	}
 	user, password, err := c.Credentials(ctx, server)
 	if err != nil {
-		return "", "", broken(err, "the credentials could not be had: %v", err)
+		return "", "", broken(err, "could not get the credentials: %v", err)
 	}
 	return user, password, nil
 }
@@ -125,7 +125,7 @@ func (s *servers) connect(ctx context.Context, address string) (net.Conn, *failu
 	if err != nil {
 		why, isSlow := err.Error(), ctx.Err() != nil
 		if isSlow {
-			why = fmt.Sprintf("the connection was not made within %v", attemptTime)
+			why = fmt.Sprintf("could not connect within %v", attemptTime)
 		}
 		if s.config.TLS != nil && (isSlow || errors.Is(err, io.EOF)) {
 			why += ": is this a port that speaks TLS?"
@@ -135,8 +135,8 @@ func (s *servers) connect(ctx context.Context, address string) (net.Conn, *failu
 	return conn, nil
 }
 
-const noHello = "NOPROTO this peer does not know HELLO 3 and so speaks no RESP3, as some proxies: " +
-	"name the address of the server itself"
+const noHello = "NOPROTO this peer does not know HELLO 3, so it does not speak RESP3, like some proxies: " +
+	"use the address of the server itself"
 
 func (l *link) greet(ctx context.Context, user, password string, db int) *failure {
 	hello := []string{"HELLO", "3"}
@@ -291,7 +291,7 @@ func (l *link) read() {
 	}
 }
 
-var errUnasked = errors.New("the server replied to what was not asked")
+var errUnasked = errors.New("the server sent a reply without a request")
 
 func (l *link) take(reply any) error {
 	if push, is := reply.(pushed); is {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A Lock describes a lock, or several. It holds nothing itself, and may be acquired any number of times.
+// A Lock describes one or several locks. It holds nothing itself, and can be acquired any number of times.
 type Lock struct {
 	locks   *Locks
 	names   []string
@@ -30,14 +30,14 @@ func (k *Lock) check(names []string) error {
 		case name == "":
 			return invalid("the name of a lock must not be empty")
 		case slices.Contains(names[:i], name):
-			return invalid("Many takes each name once, and %q is named twice", name)
+			return invalid("Many takes each name only once, but %q is given twice", name)
 		}
 	}
 	if k.kind == limited && (k.limit < 1 || k.limit > highestLimit) {
 		return invalid("the limit of a semaphore must be from 1 to %d, not %d", highestLimit, k.limit)
 	}
 	if k.kind == shared && k.options.hasMinHold {
-		return invalid("MinHold is for locks that one owner holds, and for semaphores, and not for readers")
+		return invalid("MinHold must not be set for readers: it is for exclusive locks and semaphores")
 	}
 	return k.options.check()
 }
@@ -57,11 +57,11 @@ func (k *Lock) wanted() *wanted {
 	return w
 }
 
-// Acquire takes the lock. It waits until it is granted, until ctx ends, or until Wait is over.
+// Acquire waits for the lock until it is granted, ctx ends, or the time of Wait has passed.
 //
-// Where another holds the lock for all of the wait, the error is ErrLockTimeout, and context.DeadlineExceeded if the
-// deadline of ctx ended the wait. A ctx that was cancelled gives its own error. Without any end of the wait, it fails with
-// ErrConnectionFailed when no server has replied at all for WithServerTimeout. After an error nothing is held.
+// If another owner holds the lock during the whole wait, the error is ErrLockTimeout, and also context.DeadlineExceeded
+// if the deadline of ctx ended the wait. If ctx is cancelled, the error is that of ctx. A wait without a limit fails
+// with ErrConnectionFailed when no server has replied for WithServerTimeout. After an error nothing is held.
 func (k *Lock) Acquire(ctx context.Context) (*Hold, error) {
 	began := now()
 	hold, err := k.acquire(ctx, k.options.patience(ctx))
@@ -71,8 +71,8 @@ func (k *Lock) Acquire(ctx context.Context) (*Hold, error) {
 	return hold, err
 }
 
-// TryAcquire takes the lock if it is free: else the hold is nil and the bool false. It leaves no place in the queue. An
-// error says that it is not known whether the lock is free, or why it cannot be granted.
+// TryAcquire takes the lock if it is free. It returns false without an error only if the server replied that another
+// owner holds the lock; every failure is an error. It does not wait, and leaves no position in the queue.
 func (k *Lock) TryAcquire(ctx context.Context) (*Hold, bool, error) {
 	hold, err := k.acquire(ctx, patience{until: now(), probe: never, once: true})
 	return hold, hold != nil, err
@@ -174,15 +174,16 @@ func (k *Lock) alreadyHeld(ctx context.Context) error {
 		if count++; k.kind != limited || count >= k.limit {
 			return &Error{
 				Kind: ErrAlreadyHeld, Lock: k.label(),
-				Message: "the context is that of a hold of this lock: the task would wait for itself",
+				Message: "the context is that of a hold of this lock, so the task would wait for itself: pass the hold along",
 			}
 		}
 	}
 	return nil
 }
 
-// Run takes the lock, calls fn, and releases the lock however fn ends, also by a panic. The context of fn is cancelled when
-// the lock is lost, and when ctx is. If the lock was lost, Run returns a *LostError joined with the error of fn.
+// Run acquires the lock, calls fn, and releases the lock however fn ends, even by a panic. The context of fn is
+// cancelled when the lock is lost, and when ctx is. If the lock is lost, Run returns a *LostError joined with the error
+// of fn.
 func (k *Lock) Run(ctx context.Context, fn func(ctx context.Context, hold *Hold) error) (err error) {
 	k.locks.core.bodies.count.Add(1)
 	defer k.locks.core.bodies.count.Add(-1)
@@ -206,8 +207,8 @@ func (k *Lock) Run(ctx context.Context, fn func(ctx context.Context, hold *Hold)
 	return fn(body, hold)
 }
 
-// A Hold is one lock, or several that were taken together. Keep it until it is released: one that is dropped is not
-// renewed, and ends with its lease.
+// A Hold is one lock, or several that were acquired together. Keep a reference to it until you release it: a Hold
+// without references is no longer renewed, and ends with its lease.
 type Hold struct {
 	core  *core
 	held  *held
@@ -243,22 +244,22 @@ func newHold(ctx context.Context, k *Lock, w *wanted, got *grant) *Hold {
 	return h
 }
 
-// Token is the fencing token: higher than those of all earlier holders. Hand it to what you write to, so that it refuses
-// a late writer: UPDATE ... SET fence = $1 WHERE id = $2 AND fence <= $1.
+// Token returns the fencing token, which is higher than those of all earlier holders. Pass it to the resource that you
+// write to, and have that reject a lower token: UPDATE ... SET fence = $1 WHERE id = $2 AND fence <= $1.
 func (h *Hold) Token() uint64 { return token(h.held.token) }
 
-// Name is the name of the lock, or the names of all with commas between, without the prefix.
+// Name returns the name of the lock, or the names of all locks separated by commas, without the prefix.
 func (h *Hold) Name() string { return h.held.w.label() }
 
-// Owner is who holds, as LOCK.INFO tells an operator.
+// Owner returns the owner, as LOCK.INFO shows it.
 func (h *Hold) Owner() string { return h.held.w.owner }
 
-// Context is cancelled at the loss and at the release. Its cause is a *LostError, or ErrReleased. It has the values of the
-// context that acquired, and neither its deadline nor its end.
+// Context returns a context that is cancelled when the lock is lost or released. Its cause is a *LostError or
+// ErrReleased. It has the values of the context of the acquire, but not its deadline or cancellation.
 func (h *Hold) Context() context.Context { return h.ctx }
 
-// Check returns nil if the lock is surely held by this machine's own clock: else a *LostError, or ErrReleased. It asks no
-// server.
+// Check returns nil if the lock is certainly held, by the clock of this machine; otherwise a *LostError or ErrReleased.
+// It asks no server.
 func (h *Hold) Check() error {
 	if reason, is := h.held.overdue(); is {
 		h.core.lose(h.held, reason)
@@ -272,7 +273,7 @@ func (h *Hold) Check() error {
 	return nil
 }
 
-// Remaining is for how long the hold is sure to last, by this machine's own clock. It is renewed before that is over.
+// Remaining returns how long the lock is certainly held, by the clock of this machine. Renewals extend it in time.
 func (h *Hold) Remaining() time.Duration {
 	h.held.mu.Lock()
 	defer h.held.mu.Unlock()
@@ -282,7 +283,7 @@ func (h *Hold) Remaining() time.Duration {
 	return h.held.deadline.left()
 }
 
-// Reason tells how the loss was noticed: empty if the lock was not lost.
+// Reason says what noticed the loss; it is empty if the lock was not lost.
 func (h *Hold) Reason() Reason {
 	var lost *LostError
 	if errors.As(h.Check(), &lost) {
@@ -291,8 +292,8 @@ func (h *Hold) Reason() Reason {
 	return ""
 }
 
-// Extend begins a lease from now, and later renewals ask for it, too. After ErrConnectionFailed nobody knows which lease
-// the server has: the hold counts on the shorter one.
+// Extend starts a new lease now, and later renewals use the same length. After ErrConnectionFailed either lease may be
+// in force on the server, so the hold assumes the shorter one.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	if err := checkLease("lease", lease); err != nil {
 		return err
@@ -306,9 +307,9 @@ func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	return h.Check() // it may have ended meanwhile
 }
 
-// Release gives the lock up. It works though ctx is cancelled, and takes 5 s at most: what no server has answered then
-// goes on in the background, which ErrConnectionFailed says. If the lock was lost, the error is a *LostError. A second
-// release does nothing.
+// Release releases the lock. It works even if ctx is cancelled, and takes 5 s at most. If no server has answered by
+// then, the error is ErrConnectionFailed, and the release is repeated in the background. If the lock was lost, the
+// error is a *LostError. A second release does nothing.
 func (h *Hold) Release(ctx context.Context) error {
 	h.clean.Stop()
 	err := h.core.release(ctx, h.held)

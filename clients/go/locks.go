@@ -1,5 +1,5 @@
-// Package redislock takes locks on a Redis or Valkey server that has the module redislock: locks with owners, leases,
-// fencing tokens, fair queues, readers and writers, semaphores, and several locks at once.
+// Package redislock acquires locks on Redis and Valkey servers that run the redislock module. It has exclusive locks,
+// readers and writers, semaphores, and several locks at once, all with leases, fencing tokens and fair queues.
 //
 //	locks, err := redislock.Open("redis://127.0.0.1:6379")
 //	...
@@ -11,7 +11,7 @@
 //	defer hold.Release(ctx)
 //	pay(hold.Context(), hold.Token()) // the context is cancelled if the lock is lost
 //
-// A Locks, a Lock and a Hold may be shared by goroutines. The library makes connections of its own.
+// Goroutines may share a Locks, a Lock and a Hold. The library opens its own connections.
 package redislock
 
 import (
@@ -27,14 +27,15 @@ import (
 	"time"
 )
 
-// Locks are the locks of one server, of the primary that sentinels know, or of a cluster. Make one for a program.
+// Locks is a client for the locks of one server, of a primary that Sentinel monitors, or of a cluster. Create one for a
+// program.
 type Locks struct {
 	core *core
 	once sync.Once
 }
 
-// Open returns the locks of one server: redis://user:password@host:port/db, rediss:// for TLS, or unix:///path/to/socket.
-// It connects when it is first used. For sentinels and clusters see [New].
+// Open returns a client for the locks of one server. The address is redis://user:password@host:port/db, rediss:// for
+// TLS, or unix:///path/to/socket. It connects when it is first used. For Sentinel and clusters, see [New].
 func Open(address string, opts ...Option) (*Locks, error) {
 	servers, err := parseURL(address)
 	if err != nil {
@@ -45,18 +46,18 @@ func Open(address string, opts ...Option) (*Locks, error) {
 
 func parseURL(address string) (Servers, error) {
 	if strings.TrimSpace(address) == "" {
-		return Servers{}, invalid("the address must be redis://user:password@host:port/db, and is empty: %q", address)
+		return Servers{}, invalid("the address must be redis://user:password@host:port/db, not empty: %q", address)
 	}
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Fragment != "" { // whose text has the password
-		return Servers{}, invalid("the address must be redis://user:password@host:port/db, and is no URL: " +
-			"write %%25 and %%23 for %% and # in a password, and so for other signs")
+		return Servers{}, invalid("the address must be a URL like redis://user:password@host:port/db: " +
+			"percent-encode special characters in the password, for example %%25 for %% and %%23 for #")
 	}
 	password, _ := parsed.User.Password()
 	servers := Servers{Username: parsed.User.Username(), Password: password}
 	for parameter := range parsed.Query() {
 		if parsed.Scheme != "unix" || parameter != "db" {
-			return Servers{}, invalid("the address must have no parameter %q: options are arguments of Open", parameter)
+			return Servers{}, invalid("the address must have no parameter %q: pass options as arguments of Open", parameter)
 		}
 	}
 	path := strings.TrimPrefix(parsed.Path, "/")
@@ -71,7 +72,7 @@ func parseURL(address string) (Servers, error) {
 			servers.TLS = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
 		}
 	default:
-		return Servers{}, invalid("the address must begin with redis://, rediss:// or unix://, and its scheme is %q", parsed.Scheme)
+		return Servers{}, invalid("the address must begin with redis://, rediss:// or unix://, not with the scheme %q", parsed.Scheme)
 	}
 	if path != "" {
 		if servers.DB, err = strconv.Atoi(path); err != nil {
@@ -81,7 +82,7 @@ func parseURL(address string) (Servers, error) {
 	return servers, nil
 }
 
-// New returns the locks of these servers. It connects when it is first used.
+// New returns a client for the locks of these servers. It connects when it is first used.
 func New(servers Servers, opts ...Option) (*Locks, error) {
 	o := &options{
 		lease: defaultLease, logger: slog.Default(), label: defaultLabel(),
@@ -116,31 +117,32 @@ func New(servers Servers, opts ...Option) (*Locks, error) {
 	return &Locks{core: c}, nil
 }
 
-// Lock describes a lock that one owner holds alone. Nothing is sent until it is acquired.
+// Lock describes an exclusive lock. Nothing is sent until it is acquired.
 func (l *Locks) Lock(name string, opts ...LockOption) *Lock {
 	return l.describe(exclusive, 0, []string{name}, opts)
 }
 
-// Write is Lock, by the name that says that it excludes those that Read.
+// Write describes an exclusive lock, as the counterpart of Read. It is the same as Lock.
 func (l *Locks) Write(name string, opts ...LockOption) *Lock { return l.Lock(name, opts...) }
 
-// Read describes a lock that readers hold together. A writer holds it alone, by Write.
+// Read describes a lock that readers share. Write and Lock exclude them.
 func (l *Locks) Read(name string, opts ...LockOption) *Lock {
 	return l.describe(shared, 0, []string{name}, opts)
 }
 
-// Semaphore describes a lock that as many owners as limit hold at once: 1 to 1,000,000. All have to name the same limit.
+// Semaphore describes a lock that up to limit owners hold at once: from 1 to 1,000,000. All clients must use the same
+// limit for a name.
 func (l *Locks) Semaphore(name string, limit int, opts ...LockOption) *Lock {
 	return l.describe(limited, limit, []string{name}, opts)
 }
 
-// Many describes 1 to 64 locks that are taken together, all or none, with one token. In a cluster their names need one
-// hash tag.
+// Many describes 1 to 64 exclusive locks that are acquired together, all or none, with one token. In a cluster, all
+// names must be in one slot: use a hash tag.
 func (l *Locks) Many(names []string, opts ...LockOption) *Lock {
 	return l.describe(exclusive, 0, names, opts)
 }
 
-// ReadMany describes several locks that readers hold together.
+// ReadMany describes 1 to 64 locks that readers share, and that are acquired together, all or none, with one token.
 func (l *Locks) ReadMany(names []string, opts ...LockOption) *Lock {
 	return l.describe(shared, 0, names, opts)
 }
@@ -159,10 +161,10 @@ func (l *Locks) describe(kind kind, limit int, names []string, opts []LockOption
 	return k
 }
 
-// CheckToken asks the server whether this is the token of a live hold of the lock: nil, or ErrFenced.
+// CheckToken asks the server whether the token belongs to a live hold of the lock. If not, it returns ErrFenced.
 func (l *Locks) CheckToken(ctx context.Context, name string, token uint64) error {
 	if name == "" || token == 0 || token >= 1<<53 {
-		return invalid("CheckToken needs a name, and a token from 1 to 2^53 - 1: %q, %d", name, token)
+		return invalid("CheckToken needs a name and a token from 1 to 2^53 - 1, not %q and %d", name, token)
 	}
 	isLive, err := answered(ctx, l.core, name, func() (bool, error) {
 		return l.core.fence(ctx, l.core.prefix+name, int64(token))
@@ -173,9 +175,10 @@ func (l *Locks) CheckToken(ctx context.Context, name string, token uint64) error
 	return err
 }
 
-// Ping asks whether locks can be asked for here now, and returns the version of the module, as "0.3.0". It asks a primary,
-// as an acquire does, and LOCK.FENCE for the lock redislock:ping (with the prefix), which changes nothing: the user needs
-// the right to that. A replica, and a server that is loading its data, are an ErrConnectionFailed.
+// Ping checks that locks can be acquired now, and returns the module's version, for example "0.3.0". It fails where an
+// acquire would: with ErrConnectionFailed if no primary answers or the server is loading its data, or with
+// ErrModuleMissing. It calls LOCK.FENCE on redislock:ping (with the prefix in front), which changes nothing, so the
+// user needs the right to do that.
 func (l *Locks) Ping(ctx context.Context) (string, error) {
 	return answered(ctx, l.core, "", func() (string, error) { return l.core.version(ctx) })
 }
@@ -200,11 +203,11 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-func closed() error { return &Error{Kind: ErrClosed, Message: "the Locks were closed"} }
+func closed() error { return &Error{Kind: ErrClosed, Message: "the Locks are closed"} }
 
-// Close ends all: acquires fail with ErrClosed, the contexts of holds are cancelled, holds are released. It waits for the
-// functions of Run, and then for the server, until ctx ends, or 5 s where ctx has no deadline. What Run still works under
-// then keeps its lease. Close may be called several times.
+// Close ends all holds, waits and connections: acquires fail with ErrClosed, the contexts of holds are cancelled, and
+// holds are released. It waits for the functions of Run, and then for the server, until ctx ends, or for 5 s if ctx has
+// no deadline. A function of Run that runs longer keeps its lease. Close may be called several times.
 func (l *Locks) Close(ctx context.Context) {
 	l.once.Do(func() {
 		if _, has := ctx.Deadline(); !has {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An Option sets something for all locks of a Locks.
+// An Option applies to all locks of a Locks.
 type Option func(*options)
 
 type options struct {
@@ -18,52 +18,54 @@ type options struct {
 	maxQueued     int
 }
 
-// WithLease sets how long a hold lasts unless it is renewed: 100 ms or more, 30 s by default.
+// WithLease sets the lease of locks that set none: 100 ms or more, 30 s by default.
 func WithLease(lease time.Duration) Option { return func(o *options) { o.lease = lease } }
 
-// WithLogger sets where the library logs: slog.Default() by default.
+// WithLogger sets the logger: slog.Default() by default.
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
-// WithHooks sets functions that hear what becomes of locks.
+// WithHooks sets functions that are called for each event.
 func WithHooks(hooks Hooks) Option { return func(o *options) { o.hooks = hooks.filled() } }
 
-// WithLabel sets who holds, for operators: host:pid by default. The owner of each hold is the label and a UUID.
+// WithLabel names this process for operators, as in LOCK.INFO: host:pid by default. The owner of each hold is the label
+// and a UUID.
 func WithLabel(label string) Option { return func(o *options) { o.label = label } }
 
-// WithPrefix sets what stands before each name on the server: nothing by default.
+// WithPrefix sets a prefix that is prepended to each lock name on the server: empty by default.
 func WithPrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
 
-// WithServerTimeout sets how long no server may answer while an acquire waits without an end: 10 s by default.
+// WithServerTimeout sets after how long without an answer of any server a wait without a limit fails: 10 s by default.
 func WithServerTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.serverTimeout = timeout }
 }
 
-// WithMaxQueuedPerLock sets how many of this process stand in the server's queue of one lock; the others queue behind
-// them in the process. It is also how many connections may wait for several locks at once. 16 by default. An Owner counts
-// in neither: each of its waits has a place, and, once it holds a lock, each of its waits for several a connection.
+// WithMaxQueuedPerLock sets how many requests of these locks the server queues for one lock: 16 by default. The others
+// wait in the process, in order. It also limits the connections that wait for several locks. Requests with an explicit
+// Owner do not count, because the server must see them to detect deadlocks. A wait of theirs for several locks counts
+// only until the Owner holds a lock.
 func WithMaxQueuedPerLock(most int) Option { return func(o *options) { o.maxQueued = most } }
 
-// Hooks are functions that hear what becomes of locks; each may be nil. They are called in the middle of the work, so they
-// must be quick. Their context is the one that Requested returned for this acquire.
+// Hooks are functions that are called for lock events; each may be nil. They are called while the library works, so they
+// must not block. Their context is the one that Requested returned for this acquire.
 type Hooks struct {
-	// Requested hears that an acquire begins, and one of Granted, TimedOut and Failed hears of its end. Its own context is
-	// that of the acquire. The one that it returns lasts as long as the hold, so it should refer to no more than is needed.
-	// Without it that is context.Background().
+	// Requested is called when an acquire begins, with its context. When the acquire ends, one of Granted, TimedOut and
+	// Failed is called. The context that Requested returns lives as long as the hold, so it should refer to no more than
+	// needed. Without Requested, that context is context.Background().
 	Requested func(ctx context.Context, lock string) context.Context
-	// Waiting hears that an acquire waits.
+	// Waiting is called when an acquire has to wait.
 	Waiting func(ctx context.Context, lock string)
-	// Granted and TimedOut hear how long an acquire took.
+	// Granted and TimedOut are called when an acquire ends, with the time that it took.
 	Granted, TimedOut func(ctx context.Context, lock string, waited time.Duration)
-	// Failed hears of an acquire that ended for another reason, as a context that was cancelled.
+	// Failed is called when an acquire ends for another reason, for example because its context was cancelled.
 	Failed func(ctx context.Context, lock string, waited time.Duration, err error)
-	// Released hears how long a hold lasted that its holder released. Where no server has answered that, the background
-	// continues the release.
+	// Released is called when a holder releases its hold, with the time that the hold lasted. If no server has answered
+	// the release yet, it is repeated in the background.
 	Released func(ctx context.Context, lock string, held time.Duration)
-	// Lost hears of a hold that was lost. Each hold that was granted is either released or lost.
+	// Lost is called when a hold is lost. Each granted hold is either released or lost.
 	Lost func(ctx context.Context, lock string, held time.Duration, lost *LostError)
-	// RenewalFailed hears of each attempt to renew that failed.
+	// RenewalFailed is called for each failed renewal.
 	RenewalFailed func(ctx context.Context, lock string, err error)
-	// Reconnected hears of a server that serves again over a new connection.
+	// Reconnected is called when a server answers again over a new connection.
 	Reconnected func(server string)
 }
 
@@ -116,7 +118,7 @@ func checkLease(what string, lease time.Duration) error {
 	return nil
 }
 
-// A LockOption sets something for one lock.
+// A LockOption applies to one lock.
 type LockOption func(*lockOptions)
 
 type lockOptions struct {
@@ -126,31 +128,32 @@ type lockOptions struct {
 	owner                            string
 }
 
-// Lease sets how long the hold lasts unless it is renewed, in place of WithLease.
+// Lease sets how long the server keeps the lock unless it is renewed. It overrides WithLease.
 func Lease(lease time.Duration) LockOption { return func(o *lockOptions) { o.lease = lease } }
 
-// Wait bounds the wait of Acquire and Run, besides the deadline of their context: without both they wait without an end.
+// Wait sets how long Acquire and Run wait for the lock, in addition to the deadline of their context. Without both,
+// they wait without a limit.
 func Wait(most time.Duration) LockOption {
 	return func(o *lockOptions) { o.wait, o.hasWait = most, true }
 }
 
-// NoRenewal leaves the lease to its end: the hold is over then.
+// NoRenewal turns renewals off: the hold ends with its first lease.
 func NoRenewal() LockOption { return func(o *lockOptions) { o.noRenewal = true } }
 
-// MaxHold sets after what time the hold ends at the latest. The last lease is cut to it.
+// MaxHold sets how long the hold lasts at most: 100 ms or more. The last lease is shortened to fit.
 func MaxHold(most time.Duration) LockOption {
 	return func(o *lockOptions) { o.maxHold, o.hasMaxHold = most, true }
 }
 
-// MinHold sets for how long the lock stays taken from its grant at least, whatever becomes of the holder: the server keeps
-// it. A release before ends the hold for its holder, and leaves the lock taken for the rest. A job that is to be done once
-// a minute on any machine takes a lock with TryAcquire and MinHold(50 * time.Second).
+// MinHold sets how long the lock stays taken at least, counted from its grant, whatever happens to the holder: 100 ms
+// or more. An earlier release ends the hold, but the server keeps the lock for the rest of that time. For a job that
+// must run once a minute, on any one of many machines, use TryAcquire with MinHold(50 * time.Second).
 func MinHold(least time.Duration) LockOption {
 	return func(o *lockOptions) { o.minHold, o.hasMinHold = least, true }
 }
 
-// Owner sets who holds: 1 to 256 bytes, and not *. For the server all requests of one owner are the same, so use it for
-// the several locks of one task: the server sees its deadlocks with others. Two holds of one owner and lock are one hold.
+// Owner sets one owner for the several locks of a task, so that the server detects its deadlocks: 1 to 256 bytes, and
+// not *. The server treats requests of the same owner as one, and two holds of one owner and lock are one hold.
 func Owner(owner string) LockOption {
 	return func(o *lockOptions) { o.owner, o.hasOwner = owner, true }
 }
@@ -166,7 +169,7 @@ func (o *lockOptions) check() error {
 	case o.hasMaxHold && o.minHold > o.maxHold:
 		return invalid("MinHold must be MaxHold (%v) or less, not %v", o.maxHold, o.minHold)
 	case o.hasOwner && (o.owner == "" || o.owner == "*" || len(o.owner) > longestOwner):
-		return invalid("Owner must have from 1 to %d bytes, and not be *, which is another owner each time", longestOwner)
+		return invalid("Owner must have from 1 to %d bytes, and must not be *, which makes a new owner for each request", longestOwner)
 	}
 	return checkLease("Lease", o.lease)
 }

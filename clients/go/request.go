@@ -109,7 +109,7 @@ func lastOf(refused, lost error) error {
 // isRefused logs that a server refuses what it may grant later, once until it grants again.
 func (s *servers) isRefused(w *wanted, err error) {
 	if w != nil && !s.refuses.Swap(true) {
-		s.log.Warn("redislock: waiting for a lock that the server refuses for now", "lock", w.label(), "cause", err)
+		s.log.Warn("redislock: waiting for a lock that the server cannot grant for now", "lock", w.label(), "cause", err)
 	}
 }
 
@@ -205,7 +205,7 @@ func leave(l *link, failed *failure) *failure {
 		l.end(failed)
 	} else if strings.HasPrefix(failed.text, "QUARANTINE") && (l.served.Load() || l.born.age() > 3*keepTime) {
 		// It was the primary, and its address may lead to another server since.
-		l.end(broken(nil, "the server that was the primary has begun anew"))
+		l.end(broken(nil, "the server that was the primary has restarted"))
 		return broken(nil, "%s", failed.text)
 	}
 	return failed

@@ -23,7 +23,7 @@ const (
 	deepest      = 16
 )
 
-var errNoRESP = errors.New("this peer speaks no RESP3")
+var errNoRESP = errors.New("this peer does not speak RESP3")
 
 // appendCommand appends a request.
 func appendCommand(to []byte, words []string) []byte {

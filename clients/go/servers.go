@@ -16,25 +16,25 @@ import (
 	"time"
 )
 
-// Servers says where the locks are, and how to log in there. The adapters of drivers make it from the driver's settings.
+// Servers has the addresses of the servers, and the login. The driver adapters build it from the driver's settings.
 type Servers struct {
 	// Addrs are host:port, or the path of a socket: one server, or some of the sentinels or of the nodes of a cluster.
 	Addrs []string
-	// Primary is the name under which sentinels know the primary. With it, Addrs are those of sentinels.
+	// Primary is the primary's name in Sentinel. If it is set, Addrs are those of sentinels.
 	Primary string
-	// Cluster says that Addrs are nodes of a cluster.
+	// Cluster is true if Addrs are nodes of a cluster.
 	Cluster bool
 
-	// Username and Password log in; Credentials, if set, gives both for each new connection to a server.
+	// Username and Password are the login. Credentials, if set, is called for both before each new connection to a server.
 	Username, Password string
 	Credentials        func(ctx context.Context, server string) (username, password string, err error)
-	// SentinelUsername and SentinelPassword log in at the sentinels.
+	// SentinelUsername and SentinelPassword are the login for the sentinels.
 	SentinelUsername, SentinelPassword string
 	// DB is the database: 0 in a cluster.
 	DB int
-	// TLS, if set, makes connections by TLS. Without a ServerName each server has to show the name of its address.
+	// TLS, if set, enables TLS. Without a ServerName, each server's certificate must have the name of its address.
 	TLS *tls.Config
-	// Dial, if set, makes connections in place of a net.Dialer, TLS included.
+	// Dial, if set, opens the connections, including TLS, in place of a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -52,13 +52,13 @@ func (c *Servers) check() error {
 	}
 	switch {
 	case c.Cluster && c.Primary != "":
-		return invalid("Primary names what sentinels watch, and Cluster says that there are none: set one of them")
+		return invalid("Primary is for Sentinel and Cluster is for a cluster: set only one of them")
 	case c.Cluster && c.DB != 0:
 		return invalid("DB must be 0 in a cluster, not %d", c.DB)
 	case c.DB < 0:
 		return invalid("DB must be 0 or more, not %d", c.DB)
 	case !c.Cluster && c.Primary == "" && len(c.Addrs) > 1:
-		return invalid("Addrs must be one server, or set Cluster, or Primary for sentinels: %d are given", len(c.Addrs))
+		return invalid("Addrs must be one server unless Cluster, or Primary for sentinels, is set: %d are given", len(c.Addrs))
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func (s *servers) findFor(ctx context.Context, name string) (string, *failure) {
 	if address := s.address(name); address != "" {
 		return address, nil
 	}
-	return "", broken(nil, "nobody knows which server is the primary: no node has its slot")
+	return "", broken(nil, "the primary is unknown: no node of the cluster serves this slot")
 }
 
 // find asks where the primary is, or the primaries of a cluster.
@@ -217,7 +217,7 @@ func (s *servers) find(ctx context.Context) *failure {
 			s.mu.Unlock()
 			return nil
 		}
-		why = broken(err, "nobody knows which server is the primary: %s: %v", node, err)
+		why = broken(err, "the primary is unknown: %s: %v", node, err)
 	}
 	return why
 }
@@ -246,7 +246,7 @@ func (s *servers) askNode(ctx context.Context, node string) error {
 
 func (s *servers) takePrimary(words []any) error {
 	if len(words) != 2 {
-		return fmt.Errorf("this sentinel watches no primary named %s", s.config.Primary)
+		return fmt.Errorf("this sentinel does not monitor a primary named %s", s.config.Primary)
 	}
 	host, _ := words[0].(string)
 	port, _ := words[1].(string)
@@ -256,7 +256,7 @@ func (s *servers) takePrimary(words []any) error {
 	s.primary, s.last = address, address
 	s.mu.Unlock()
 	if last != "" && last != address {
-		s.log.Info("redislock: another server is the primary now", "server", address, "before", last)
+		s.log.Info("redislock: the primary changed", "server", address, "before", last)
 	}
 	return nil
 }
@@ -282,7 +282,7 @@ func (s *servers) takeSlots(rows []any, by string) error {
 		}
 	}
 	if len(found) == 0 {
-		return errors.New("no node that it knows has slots")
+		return errors.New("it knows no node that serves slots")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -357,7 +357,7 @@ func (s *servers) alone(ctx context.Context, gate chan struct{}, work func()) bo
 }
 
 func tooLate(ctx context.Context) *failure {
-	return &failure{text: "it took too long to connect", tooLate: true, cause: ctx.Err()}
+	return &failure{text: "connecting took too long", tooLate: true, cause: ctx.Err()}
 }
 
 // linkTo is the connection to this server.

@@ -2,8 +2,8 @@
 //
 //	locks, err := goredis.Open(redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379"}))
 //
-// The locks have connections of their own: no pool of a driver carries waits and what a server tells unasked. So the client
-// may be closed before the locks.
+// The locks have their own connections, because a driver's pool is not made for long waits and push messages. So you
+// may close the client before the locks.
 package goredis
 
 import (
@@ -15,8 +15,8 @@ import (
 	"redislock.example/go"
 )
 
-// Open returns the locks of the server, the primary or the cluster of this client: a *redis.Client, also one of
-// NewFailoverClient, or a *redis.ClusterClient.
+// Open returns a client for the locks of the server, primary or cluster that this driver client uses. It takes a
+// *redis.Client, also one of NewFailoverClient, or a *redis.ClusterClient.
 func Open(client redis.UniversalClient, opts ...redislock.Option) (*redislock.Locks, error) {
 	servers, err := Servers(client)
 	if err != nil {
@@ -25,7 +25,7 @@ func Open(client redis.UniversalClient, opts ...redislock.Option) (*redislock.Lo
 	return redislock.New(servers, opts...)
 }
 
-// Servers are the settings of this client.
+// Servers returns the settings of this client.
 func Servers(client redis.UniversalClient) (redislock.Servers, error) {
 	switch client := client.(type) {
 	case *redis.Client:
@@ -46,8 +46,8 @@ func Servers(client redis.UniversalClient) (redislock.Servers, error) {
 	}
 }
 
-// OpenFailover returns the locks of the primary that sentinels know. Other than with Open, the locks ask the sentinels
-// themselves, and say in the log when another server is the primary.
+// OpenFailover returns a client for the locks of a primary that Sentinel monitors. Unlike with Open, the locks ask the
+// sentinels themselves, and log a change of the primary.
 func OpenFailover(o *redis.FailoverOptions, opts ...redislock.Option) (*redislock.Locks, error) {
 	servers, err := with(redislock.Servers{
 		Addrs: slices.Clone(o.SentinelAddrs), Primary: o.MasterName, Username: o.Username, Password: o.Password, DB: o.DB,

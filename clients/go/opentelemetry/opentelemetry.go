@@ -1,9 +1,9 @@
-// Package opentelemetry records metrics of waits, holds and renewals by the API of OpenTelemetry, and a span for each wait
-// and each hold.
+// Package opentelemetry records OpenTelemetry metrics of waits, holds and renewals, and a span for each wait and each
+// hold.
 //
 //	locks, err := redislock.Open(address, redislock.WithHooks(opentelemetry.Hooks(opentelemetry.Config{Separator: ":"})))
 //
-// Names of locks are no attributes: there may be millions.
+// Lock names are not attributes, because there may be millions of them.
 package opentelemetry
 
 import (
@@ -22,13 +22,13 @@ import (
 	"redislock.example/go"
 )
 
-// A Config says where it records to, and what. The zero Config records to the providers of the program.
+// A Config sets the providers and the attributes. The zero Config records to the global providers.
 type Config struct {
-	// Separator makes redislock.lock.group an attribute: the part of a name before it.
+	// Separator, if set, adds the attribute redislock.lock.group: the part of a lock's name before the separator.
 	Separator string
-	// Attributes are those of all that is recorded, as server.address.
+	// Attributes are added to everything that is recorded, for example server.address.
 	Attributes []attribute.KeyValue
-	// MeterProvider and TracerProvider are the global ones by default.
+	// MeterProvider and TracerProvider default to the global ones.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
@@ -70,7 +70,7 @@ type recorder struct {
 	failures         metric.Int64Counter
 }
 
-// Hooks returns hooks for redislock.WithHooks. A span has the parent that the context of the acquire names.
+// Hooks returns hooks for redislock.WithHooks. Each span is a child of the span in the context of the acquire.
 func Hooks(c Config) redislock.Hooks {
 	if c.MeterProvider == nil {
 		c.MeterProvider = otel.GetMeterProvider()
@@ -89,12 +89,12 @@ func Hooks(c Config) redislock.Hooks {
 	r := &recorder{
 		Config:  c,
 		tracer:  c.TracerProvider.Tracer("redislock"),
-		waits:   histogram("redislock.client.wait.duration", "From acquire to its end", ofWaits),
-		holds:   histogram("redislock.client.hold.duration", "From a grant to its end", ofHolds),
-		waiters: count("redislock.client.waiter.count", "{waiter}", "Acquires that have not ended"),
-		holders: count("redislock.client.hold.count", "{hold}", "Locks that are held"),
+		waits:   histogram("redislock.client.wait.duration", "Time from a request to its end", ofWaits),
+		holds:   histogram("redislock.client.hold.duration", "Time from a grant to its end", ofHolds),
+		waiters: count("redislock.client.waiter.count", "{waiter}", "Pending requests"),
+		holders: count("redislock.client.hold.count", "{hold}", "Holds"),
 		failures: made(meter.Int64Counter("redislock.client.renewal.failures",
-			metric.WithUnit("{renewal}"), metric.WithDescription("Renewals that failed"))),
+			metric.WithUnit("{renewal}"), metric.WithDescription("Failed renewals"))),
 	}
 	return redislock.Hooks{
 		Requested: r.requested,

@@ -1,4 +1,4 @@
-// Package redislocktest is a server in the process, with which programs that use locks are tested.
+// Package redislocktest provides an in-memory server for testing programs that use locks.
 //
 // All but the server is the library's own code, so a test sees the same waits, renewals, losses and errors. In a bubble of
 // testing/synctest a sleep moves the clock, and there are no real waits:
@@ -16,8 +16,8 @@
 //		})
 //	}
 //
-// Once a program has made a [Server], all its locks go by time.Now: make it before the first Locks. The server has no
-// quarantine, no replicas and no limits of queues.
+// Once a program has created a [Server], all its locks use time.Now as their clock, so create it before the first
+// Locks. The server has no quarantine, no replicas and no queue limits.
 package redislocktest
 
 import (
@@ -61,12 +61,12 @@ func NewServer() *Server {
 	return s
 }
 
-// Servers are the settings by which [redislock.New] reaches it.
+// Servers returns settings with which [redislock.New] reaches it.
 func (s *Server) Servers() redislock.Servers {
 	return redislock.Servers{Addrs: []string{"redislocktest:1"}, Dial: s.dial}
 }
 
-// Open returns locks of it. Each call is as another process. Close closes them, too.
+// Open returns a client for its locks. Each call acts like another process. Close also closes these clients.
 func (s *Server) Open(opts ...redislock.Option) *redislock.Locks {
 	locks, err := redislock.New(s.Servers(), opts...)
 	if err != nil {
@@ -78,13 +78,13 @@ func (s *Server) Open(opts ...redislock.Option) *redislock.Locks {
 	return locks
 }
 
-// Lose ends all holds of this lock, as DEL by an operator does. Their contexts are cancelled within 20 ms, which a test
-// waits for: <-hold.Context().Done().
+// Lose ends all holds of this lock, as an operator's DEL does. Their contexts are cancelled within 20 ms; a test waits
+// for that with <-hold.Context().Done().
 func (s *Server) Lose(name string) {
 	s.do(func() { s.table.lose(name) })
 }
 
-// Close closes the locks that Open returned, and ends all connections.
+// Close closes the clients that Open returned, and ends all connections.
 func (s *Server) Close() {
 	s.ends.Do(func() {
 		s.mu.Lock()

@@ -2,7 +2,8 @@
 //
 //	locks, err := rueidis.Open(rueidis.ClientOption{InitAddress: []string{"127.0.0.1:6379"}})
 //
-// The locks have connections of their own. A rueidis client does not show its options, so keep what it was made from.
+// The locks have their own connections. A rueidis client does not expose its options, so keep the options that you made
+// it from.
 package rueidis
 
 import (
@@ -14,13 +15,13 @@ import (
 	"redislock.example/go"
 )
 
-// Open returns the locks of the server, the primary or the cluster of these options.
+// Open returns a client for the locks of the server, primary or cluster in these options.
 func Open(option rueidis.ClientOption, opts ...redislock.Option) (*redislock.Locks, error) {
 	return redislock.New(Servers(option), opts...)
 }
 
-// Servers are these settings. Several addresses are those of a cluster, or of sentinels where MasterSet is given, as
-// rueidis has it. One address is that of a server: for a cluster with one known node, set Cluster, and use redislock.New.
+// Servers returns these settings. As in rueidis, several addresses mean a cluster, or sentinels if MasterSet is set.
+// One address means a single server: for a cluster with one known node, set Cluster, and use redislock.New.
 func Servers(option rueidis.ClientOption) redislock.Servers {
 	servers := redislock.Servers{
 		Addrs:    slices.Clone(option.InitAddress),
