@@ -293,8 +293,8 @@ final class Acquire {
     private void logOwnWait() {
         long since = core.keeper.heldSince(wanted.names);
         if (since != Clock.NEVER && core.mayLog(wanted)) {
-            engine.log(Level.WARNING, "waiting for lock '" + wanted.label() + "', which this very Locks holds for "
-                    + Rules.text(Clock.age(since)) + ": a task that acquires twice waits for itself");
+            engine.log(Level.WARNING, "waiting for lock '" + wanted.label() + "', which the same Locks has held for "
+                    + Rules.text(Clock.age(since)) + ": a task that acquires a lock twice waits for itself");
         }
         logging = engine.in(Rules.LONG_WAIT - Rules.OWN_WAIT, () -> logWait(Rules.LONG_WAIT));
     }

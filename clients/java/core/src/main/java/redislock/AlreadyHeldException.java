@@ -3,8 +3,8 @@ package redislock;
 import java.util.List;
 
 /**
- * The owner holds the lock already, and not as it is asked for now: it would wait for itself. The body of a run or a call
- * acquires the lock that it runs under, or an owner who reads asks to write.
+ * The owner already holds the lock, so it would wait for itself. Either the body of a run or a call acquires the lock
+ * that it runs under, or an owner that holds a read lock asks for the write lock.
  */
 public class AlreadyHeldException extends DeadlockException {
     private static final long serialVersionUID = 1L;

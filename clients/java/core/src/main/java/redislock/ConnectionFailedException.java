@@ -2,7 +2,7 @@ package redislock;
 
 import org.jspecify.annotations.Nullable;
 
-/** No server answered in time, or none that grants locks. */
+/** No server that grants locks answered in time. */
 public class ConnectionFailedException extends LockException {
     private static final long serialVersionUID = 1L;
 

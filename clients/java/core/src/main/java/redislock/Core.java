@@ -161,7 +161,7 @@ final class Core {
             } else {
                 int failures = held.countFrom(sent, lease);
                 if (failures > 0) {
-                    engine.log(Level.WARNING, "renewed lock '" + held.wanted.label() + "' again, after " + failures
+                    engine.log(Level.WARNING, "renewed lock '" + held.wanted.label() + "' after " + failures
                             + " failed renewals");
                 }
             }
@@ -183,7 +183,7 @@ final class Core {
         }
         held.failed(problem);
         if (held.failures == 1) {
-            engine.log(Level.WARNING, "could not renew lock '" + held.wanted.label() + "', which is tried again: "
+            engine.log(Level.WARNING, "could not renew lock '" + held.wanted.label() + "', will retry: "
                     + problem.text());
         }
         tell(held.wanted.listener, listener -> listener.renewalFailed(held.wanted.label(), problem.exception()));
@@ -385,7 +385,7 @@ final class Core {
         var timing = engine.get(() -> {
             for (var held : keeper.all()) {
                 engine.log(Level.WARNING, "closed while a body still works under lock '" + held.wanted.label()
-                        + "', which ends with its lease, in " + Rules.text(Clock.left(held.deadline)));
+                        + "', which stays taken until its lease expires, in " + Rules.text(Clock.left(held.deadline)));
                 keeper.finish(held, LockLostException.Reason.CLOSE);
             }
             servers.end();

@@ -1,7 +1,7 @@
 package redislock;
 
 /**
- * Says who logs in at a server.
+ * The login for a server.
  *
  * @param user the name of the user; empty for the default one
  * @param password the password; empty without one
@@ -10,7 +10,7 @@ public record Credentials(String user, String password) {
     static final Credentials NONE = new Credentials("", "");
 
     /**
-     * Says who logs in.
+     * Creates a login.
      *
      * @param user the name of the user
      * @param password the password

@@ -17,7 +17,7 @@ record Failure(boolean isRefused, boolean isTooLate, String text, Throwable caus
     }
 
     static Failure tooLate() {
-        return new Failure(false, true, "it took too long to connect", null);
+        return new Failure(false, true, "connecting took too long", null);
     }
 
     /** Returns what the caller gets. A refusal that may pass names the server. */

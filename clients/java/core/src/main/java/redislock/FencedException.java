@@ -2,7 +2,7 @@ package redislock;
 
 import org.jspecify.annotations.Nullable;
 
-/** The fencing token is not that of a live hold of the lock. */
+/** The token does not belong to a live hold of the lock. */
 public class FencedException extends LockException {
     private static final long serialVersionUID = 1L;
 

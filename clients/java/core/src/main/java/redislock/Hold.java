@@ -8,8 +8,8 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 
 /**
- * One lock that is held, or several that were taken together. Any thread may check, extend and release it. Keep it until it
- * is released: one that the program drops is not renewed, and ends with its lease.
+ * One lock, or several that were acquired together. Any thread may check, extend and release it. Keep a reference to it
+ * until you release it: a Hold without references is no longer renewed, and ends with its lease.
  */
 public final class Hold implements AutoCloseable {
     private final Core core;
@@ -25,8 +25,8 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
-     * Returns the fencing token: higher than those of all earlier holders. Hand it to what you write to, so that it refuses a
-     * late writer: {@code UPDATE ... SET fence = ? WHERE id = ? AND fence <= ?}.
+     * Returns the fencing token, which is higher than those of all earlier holders. Pass it to the resource that you
+     * write to, and have that reject a lower token: {@code UPDATE ... SET fence = ? WHERE id = ? AND fence <= ?}.
      *
      * @return the token
      */
@@ -35,7 +35,7 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
-     * Returns who holds, as LOCK.INFO shows it to an operator.
+     * Returns the owner, as LOCK.INFO shows it.
      *
      * @return the owner
      */
@@ -54,16 +54,16 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
-     * Returns for how long the hold is sure to last, by this machine's own clock. It is renewed before that ends.
+     * Returns how long the lock is certainly held, by the clock of this machine. Renewals extend it in time.
      *
-     * @return nothing if it has ended
+     * @return the time; zero if the hold has ended
      */
     public Duration remaining() {
         return held.hasEnded ? Duration.ZERO : Duration.ofNanos(Clock.left(held.deadline));
     }
 
     /**
-     * Returns if the lock is surely held, by this machine's own clock. It asks no server.
+     * Throws unless the lock is certainly held, by the clock of this machine. It asks no server.
      *
      * @throws LockLostException if the lock was lost or released
      */
@@ -93,7 +93,7 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
-     * Returns how the loss was noticed.
+     * Returns what noticed the loss.
      *
      * @return empty if the lock was not lost
      */
@@ -103,18 +103,19 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
-     * Returns a future that completes when the lock is lost, with the exception that says why. It never completes if the lock
-     * is released before. One thread of the library completes all such futures: hand long work to an executor of your own.
+     * Returns a future that completes when the lock is lost, with the exception that says why. It never completes if
+     * the lock is released before that. One thread of the library completes all of these futures, so run long work in
+     * your own executor.
      *
-     * @return a future of the caller's own
+     * @return a new future
      */
     public CompletableFuture<LockLostException> lost() {
         return held.lostFuture.copy();
     }
 
     /**
-     * Begins a lease from now, and later renewals ask for it, too. After a {@link ConnectionFailedException} it is not known
-     * which lease the server has: the hold counts on the shorter one.
+     * Starts a new lease now, and later renewals use the same length. After a {@link ConnectionFailedException} either
+     * lease may be in force on the server, so the hold assumes the shorter one.
      *
      * @param lease 100 ms or more
      * @throws InterruptedException if the thread is interrupted before the answer
@@ -124,14 +125,14 @@ public final class Hold implements AutoCloseable {
         long nanos = Rules.checkLease("lease", lease);
         check();
         long left = Clock.left(held.overAt);
-        Rules.check(nanos <= left, "lease must be %s or less, for maxHold bounds this hold, not %s", Rules.text(left), lease);
+        Rules.check(nanos <= left, "lease must be %s or less, because of maxHold, not %s", Rules.text(left), lease);
         core.engine.<Void>ask(held.wanted.label(), then -> core.renew(held, nanos, problem -> then.accept(null, problem)));
         check(); // it may have ended meanwhile
     }
 
     /**
-     * Begins a lease from now, as {@link #extend(Duration)} does, and keeps the lock taken at least so long from now as
-     * {@code minHold} says, in place of what {@link Lock#minHold} said. Not for readers and leaders.
+     * Starts a new lease now, as {@link #extend(Duration)} does, and keeps the lock taken at least for {@code minHold}
+     * from now. This replaces the value of {@link Lock#minHold}. Not for readers and leaders.
      *
      * @param lease 100 ms or more
      * @param minHold 0, or from 100 ms to the lease
@@ -149,11 +150,11 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
-     * Gives the lock up, and waits for the server's answer, 5 s at most. An interrupt ends the wait for the answer and not the
-     * release, and the thread keeps its flag. A second release does nothing.
+     * Releases the lock, and waits for the server's reply, 5 s at most. An interrupt ends the wait for the reply but
+     * not the release, and the thread keeps its interrupt flag. A second release does nothing.
      *
      * @throws LockLostException if the lock was lost
-     * @throws ConnectionFailedException if no server answered: the background continues the release
+     * @throws ConnectionFailedException if no server answered: the release is repeated in the background
      */
     public void release() {
         var done = releaseNow();
@@ -169,9 +170,9 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
-     * Gives the lock up, and waits for nothing. The future fails with what {@link #release} throws, as its cause.
+     * Releases the lock without waiting. The future fails with the exception that {@link #release} would throw.
      *
-     * @return done once the server has answered
+     * @return a future that completes when the server has replied
      */
     public CompletableFuture<Void> releaseAsync() {
         return releaseNow().thenApplyAsync(done -> done, core.engine.completing);
@@ -190,7 +191,8 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
-     * Gives the lock up, as {@link #release} does. What no server has answered, the background continues without a word.
+     * Releases the lock, as {@link #release} does. If no server answers, the release is repeated in the background, and
+     * close does not throw.
      *
      * @throws LockLostException if the lock was lost
      */

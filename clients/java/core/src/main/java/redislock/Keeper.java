@@ -91,7 +91,7 @@ final class Keeper {
     void tellLoss(Held held, LockLostException lost) {
         boolean isForgotten = lost.reason() == LockLostException.Reason.FORGOTTEN;
         core.engine.log(isForgotten ? Level.ERROR : Level.WARNING,
-                lost.getMessage() + (isForgotten ? "; no part of the program is told" : ""));
+                lost.getMessage() + (isForgotten ? "; nothing in the program is notified" : ""));
         var lasted = held.age();
         core.tell(held.wanted.listener, listener -> listener.lost(held.wanted.label(), lasted, lost));
     }
@@ -168,7 +168,7 @@ final class Keeper {
         held.forget();
         refile(held);
         core.engine.log(Level.WARNING, "a Hold of lock '" + held.wanted.label() + "' was dropped without a release, so it is "
-                + "not renewed, and ends in " + Rules.text(Clock.left(held.deadline)) + ": keep it, and close it");
+                + "no longer renewed, and ends in " + Rules.text(Clock.left(held.deadline)) + ": keep it, and close it");
     }
 
     /** Asks whether the hold is live, and to be pushed its next change: one request after the other. */

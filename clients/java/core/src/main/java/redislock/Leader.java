@@ -9,19 +9,19 @@ import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 
 /**
- * Stands for election: the holder of its lock leads. Set what you need, and call {@link #start}. It stands again when it is
- * deposed, until it is closed.
+ * Stands for election: the holder of its lock leads. Set the functions that you need, and call {@link #start}. When it
+ * is deposed, it stands again, until it is closed.
  */
 public final class Leader implements AutoCloseable {
     /** The work of a leader. */
     @FunctionalInterface
     public interface Work {
         /**
-         * Works while it leads, in a thread of its own, which is interrupted when the leader is deposed or resigns. After it
-         * has returned, the leader leads on.
+         * Does the work of the leader, in a thread of its own, which is interrupted when the leader is deposed or
+         * resigns. If it returns, the leader continues to lead.
          *
-         * @param hold the hold by which it leads
-         * @throws Exception if the lock must be given up: it stands no more then
+         * @param hold the leader's hold
+         * @throws Exception to release the lock and end the candidacy
          */
         void lead(Hold hold) throws Exception;
     }
@@ -37,7 +37,7 @@ public final class Leader implements AutoCloseable {
     private final CompletableFuture<Void> resigns = new CompletableFuture<>();
 
     Leader(Lock lock) {
-        Rules.check(!lock.hasMinHold(), "minHold is not for leaders: the next leader waits for the lease alone");
+        Rules.check(!lock.hasMinHold(), "minHold must not be set for leaders: the next leader waits only for the lease");
         this.lock = lock;
         core = lock.core();
     }
@@ -54,9 +54,9 @@ public final class Leader implements AutoCloseable {
     }
 
     /**
-     * Sets what hears that it no longer leads, but not after it has resigned.
+     * Sets a function that is called when the leader loses the lock, but not when it resigns.
      *
-     * @param hears takes why
+     * @param hears takes the loss
      * @return this
      */
     public Leader onDeposed(Consumer<LockLostException> hears) {
@@ -65,8 +65,9 @@ public final class Leader implements AutoCloseable {
     }
 
     /**
-     * Sets what hears that it could not stand, as no server answers, which is tried again; it hears failures of one kind in a
-     * row once. It also hears what the work has thrown.
+     * Sets a function that is called when the candidate cannot ask for the lock, for example because no server answers.
+     * It keeps trying. The function is called once for consecutive failures of the same kind, and also with the
+     * exception that the work has thrown.
      *
      * @param hears takes the failure
      * @return this
@@ -77,7 +78,7 @@ public final class Leader implements AutoCloseable {
     }
 
     /**
-     * Returns the hold by which it leads now.
+     * Returns the hold while it leads.
      *
      * @return empty if it does not lead
      */
@@ -113,7 +114,7 @@ public final class Leader implements AutoCloseable {
             } catch (LockException e) {
                 if (e.getClass() != told) {
                     told = e.getClass();
-                    core.engine.log(Level.WARNING, "could not stand for election, which is tried again: " + e.getMessage());
+                    core.engine.log(Level.WARNING, "could not stand for election, will retry: " + e.getMessage());
                     core.engine.tell(() -> failed.accept(e));
                 }
                 Core.await(resigns, Duration.ofNanos(Rules.LONGEST_PAUSE));
@@ -156,14 +157,14 @@ public final class Leader implements AutoCloseable {
         }
         var thrown = ended.join();
         if (hasFailed) {
-            core.engine.log(Level.ERROR, "the work of the leader of '" + lock.label() + "' failed, so it stands no more: "
+            core.engine.log(Level.ERROR, "the work of the leader of '" + lock.label() + "' failed, so the candidacy ends: "
                     + thrown);
             core.engine.tell(() -> failed.accept(thrown));
         }
         return !hasFailed && !resigns.isDone();
     }
 
-    /** Resigns, and returns once the lock is free and the work has ended; called by the work, it waits for neither. */
+    /** Resigns, and waits until the lock is free and the work has ended; if the work itself calls it, it does not wait. */
     @Override
     public void close() {
         resigns.complete(null);

@@ -24,8 +24,8 @@ import javax.net.ssl.SSLSocket;
  * writes: an interrupt of a caller's thread reaches neither. All else is done by steps of the engine.
  */
 final class Link {
-    private static final String NO_HELLO = "NOPROTO this peer does not know HELLO 3 and so speaks no RESP3, as some proxies: "
-            + "name the address of the server itself";
+    private static final String NO_HELLO = "NOPROTO this peer does not know HELLO 3, so it does not speak RESP3, like some proxies: "
+            + "use the address of the server itself";
 
     /** Takes a reply, or why there is none. */
     interface Then {
@@ -81,7 +81,7 @@ final class Link {
         this.opened = opened;
         number = engine.number();
         var slow = engine.in(Rules.ATTEMPT, () -> end(Failure.broken(null,
-                "the connection was not made within " + Rules.text(Rules.ATTEMPT)
+                "could not connect within " + Rules.text(Rules.ATTEMPT)
                         + (config.tls() == null ? "" : ": is this a port that speaks TLS?"))));
         Engine.thread(() -> read(login, slow), "redislock-" + address).start();
     }
@@ -91,7 +91,7 @@ final class Link {
         try {
             credentials = Objects.requireNonNull(login.credentials().get(), "it returned null");
         } catch (RuntimeException e) {
-            engine.run(() -> end(Failure.broken(e, "the provider of credentials failed: " + e.getMessage())));
+            engine.run(() -> end(Failure.broken(e, "could not get the credentials: " + e.getMessage())));
             return;
         }
         try {
@@ -111,7 +111,7 @@ final class Link {
                 engine.run(() -> take(reply));
             }
         } catch (UnknownHostException e) {
-            engine.run(() -> end(Failure.broken(e, "the name of the host is unknown")));
+            engine.run(() -> end(Failure.broken(e, "unknown host")));
         } catch (IOException | RuntimeException | Error e) {
             engine.run(() -> end(Failure.broken(e, "the connection ended: " + e.getMessage())));
         }
@@ -257,7 +257,7 @@ final class Link {
         }
         var call = pending.poll();
         if (call == null) {
-            end(Failure.broken(null, "the connection ended: the server replied to what was not asked"));
+            end(Failure.broken(null, "the connection ended: the server sent a reply without a request"));
             return;
         }
         engine.cancel(call.limit);

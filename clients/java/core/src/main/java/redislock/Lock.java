@@ -8,11 +8,11 @@ import java.util.concurrent.CompletableFuture;
 import org.jspecify.annotations.Nullable;
 
 /**
- * Describes a lock, or several. It holds nothing itself, never changes, and may be acquired any number of times by any
- * threads. Each method that sets something returns another Lock.
+ * Describes one or several locks. It holds nothing itself, is immutable, and can be acquired any number of times, from
+ * any thread. Each method that sets an option returns another Lock.
  */
 public final class Lock {
-    static final String NO_MIN_HOLD = "minHold is for locks that one owner holds, and for semaphores, and not for readers";
+    static final String NO_MIN_HOLD = "minHold must not be set for readers: it is for exclusive locks and semaphores";
 
     /** What is set for one lock; 0 for a duration that is not set, and -1 for a wait without an end. */
     record Options(long lease, long most, long minHold, long maxHold, boolean renews, @Nullable String owner) {}
@@ -29,7 +29,7 @@ public final class Lock {
         var seen = new HashSet<String>();
         for (String name : names) {
             Rules.check(!name.isEmpty(), "the name of a lock must not be empty");
-            Rules.check(seen.add(name), "many takes each name once, and '%s' is named twice", name);
+            Rules.check(seen.add(name), "many takes each name only once, but '%s' is given twice", name);
         }
         Rules.check(kind != Wanted.Kind.LIMITED || limit >= 1 && limit <= Rules.HIGHEST_LIMIT,
                 "the limit of a semaphore must be from 1 to %d, not %d", Rules.HIGHEST_LIMIT, limit);
@@ -49,9 +49,9 @@ public final class Lock {
     }
 
     /**
-     * Bounds the wait. Without it, an acquire waits without an end.
+     * Sets how long to wait for the lock. Without it, an acquire waits without a limit.
      *
-     * @param most how long to wait: 0 or more
+     * @param most the longest wait: 0 or more
      * @return another Lock
      */
     public Lock waitFor(Duration most) {
@@ -60,7 +60,7 @@ public final class Lock {
     }
 
     /**
-     * Sets how long the hold lasts unless it is renewed, in place of the lease of the Locks.
+     * Sets how long the server keeps the lock unless it is renewed. It overrides the lease of the Locks.
      *
      * @param lease 100 ms or more
      * @return another Lock
@@ -71,7 +71,7 @@ public final class Lock {
     }
 
     /**
-     * Leaves the lease to its end: the hold ends then.
+     * Turns renewals off: the hold ends with its first lease.
      *
      * @return another Lock
      */
@@ -80,11 +80,12 @@ public final class Lock {
     }
 
     /**
-     * Keeps the lock taken from its grant at least this long, whatever happens to the holder: the server keeps it. A release
-     * before ends the hold for its holder, and leaves the lock taken for the rest. A job that is to be done once a minute on
-     * any machine takes a lock with {@code minHold(Duration.ofSeconds(50)).tryAcquire()}. Not for readers and leaders.
+     * Sets how long the lock stays taken at least, counted from its grant, whatever happens to the holder. An earlier
+     * release ends the hold, but the server keeps the lock for the rest of that time. For a job that must run once a
+     * minute, on any one of many machines, use {@code minHold(Duration.ofSeconds(50)).tryAcquire()}. Not for readers
+     * and leaders.
      *
-     * @param least 100 ms or more, and maxHold or less
+     * @param least from 100 ms to maxHold
      * @return another Lock
      */
     public Lock minHold(Duration least) {
@@ -94,7 +95,7 @@ public final class Lock {
     }
 
     /**
-     * Sets after what time the hold ends at the latest. The last lease is cut to it.
+     * Sets how long the hold lasts at most. The last lease is shortened to fit.
      *
      * @param most 100 ms or more, and minHold or more
      * @return another Lock
@@ -105,8 +106,8 @@ public final class Lock {
     }
 
     /**
-     * Sets who holds. For the server all requests of one owner are the same, so use it for the several locks of one task: the
-     * server sees its deadlocks with others. Two holds of one owner and lock are one hold.
+     * Sets one owner for the several locks of a task, so that the server detects its deadlocks. The server treats
+     * requests of the same owner as one, and two holds of one owner and lock are one hold.
      *
      * @param owner 1 to 256 bytes, and not *
      * @return another Lock
@@ -114,7 +115,8 @@ public final class Lock {
     public Lock owner(String owner) {
         int bytes = Rules.given(owner, "owner").getBytes(java.nio.charset.StandardCharsets.UTF_8).length;
         Rules.check(bytes >= 1 && bytes <= Rules.LONGEST_OWNER && !owner.equals("*"),
-                "owner must have from 1 to %d bytes, and not be *, which is another owner each time", Rules.LONGEST_OWNER);
+                "owner must have from 1 to %d bytes, and must not be *, which makes a new owner for each request",
+                Rules.LONGEST_OWNER);
         return with(options.lease, options.most, options.minHold, options.maxHold, options.renews, owner);
     }
 
@@ -137,13 +139,13 @@ public final class Lock {
     }
 
     /**
-     * Takes the lock. It waits until it is granted, or until {@link #waitFor} ends. Without that, it fails with a
-     * {@link ConnectionFailedException} when no server has replied at all for the server's time-out. After an exception
-     * nothing is held.
+     * Waits for the lock until it is granted, or until the time of {@link #waitFor} has passed. A wait without a limit
+     * fails with a {@link ConnectionFailedException} when no server has replied for
+     * {@link Locks.Builder#serverTimeout}. After an exception nothing is held.
      *
      * @return the hold; close it
      * @throws InterruptedException if the thread is interrupted before the grant: nothing is held then
-     * @throws LockTimeoutException if another owner held the lock for all of the wait
+     * @throws LockTimeoutException if another owner held the lock during the whole wait
      * @throws LockException if the lock could not be acquired for another reason
      */
     public Hold acquire() throws InterruptedException {
@@ -156,10 +158,10 @@ public final class Lock {
     }
 
     /**
-     * Takes the lock if it is free. It leaves no place in the queue. An exception says that it is not known whether the lock
-     * is free, or why it cannot be granted.
+     * Takes the lock if it is free. It does not wait, and leaves no position in the queue. Every failure is an
+     * exception.
      *
-     * @return the hold; empty if the server said that another owner holds the lock
+     * @return the hold; empty only if the server replied that another owner holds the lock
      * @throws InterruptedException if the thread is interrupted before the answer: nothing is held then
      */
     public Optional<Hold> tryAcquire() throws InterruptedException {
@@ -167,8 +169,8 @@ public final class Lock {
     }
 
     /**
-     * Takes the lock, and waits in no thread. The future fails with what {@link #acquire} throws, as its cause. Cancel the
-     * future itself to end the wait: a grant that comes late is released. To cancel a dependent stage of it does not end it.
+     * Acquires the lock without blocking a thread. The future fails with the exception that {@link #acquire} would
+     * throw. To end the wait, cancel this future itself, not a stage that depends on it; a late grant is then released.
      *
      * @return the hold
      */
@@ -203,7 +205,8 @@ public final class Lock {
             int nested = core.heldByBodies(names, options.owner);
             if (nested > 0 && nested >= (isSemaphore ? limit : 1)) {
                 throw new Problem(Problem.Kind.ALREADY_HELD, label(),
-                        "the body that acquires it runs under it: the thread would wait for itself", null).exception();
+                        "the body of this thread already holds the lock, so the thread would wait for itself: pass the hold along",
+                        null).exception();
             }
             var waiting = new Waiting(core, options, label(), listener);
             waiting.acquire = new Acquire(core, wanted(listener), wait < 0 ? Clock.NEVER : Clock.after(Clock.now(), wait),
@@ -221,10 +224,9 @@ public final class Lock {
     }
 
     /**
-     * Returns a lock for code that takes one of java.util.concurrent: it belongs to the thread that takes it, and is
-     * reentrant.
+     * Returns a {@link java.util.concurrent.locks.Lock}, which belongs to the thread that takes it, and is reentrant.
      *
-     * @return the lock, of which all with this name and kind are one
+     * @return the lock; all of them with the same name and kind are one lock
      */
     public ThreadLock asLock() {
         return new ThreadLock(this, List.of(kind, limit, names));
@@ -271,7 +273,7 @@ public final class Lock {
      * @param body the work
      * @throws X what the body throws, with a {@link LockLostException} suppressed if the lock was lost
      * @throws InterruptedException as {@link #acquire} does
-     * @throws LockLostException if the lock was lost though the body has finished
+     * @throws LockLostException if the lock was lost but the body threw nothing
      * @throws AlreadyHeldException if the thread is in the body of a run or a call under the same lock
      */
     public <X extends Exception> void run(Work<X> body) throws X, InterruptedException {
@@ -283,7 +285,7 @@ public final class Lock {
     }
 
     /**
-     * Acquires the lock, calls the body, and releases the lock however the body ends, as {@link #run} does.
+     * Acquires the lock, calls the body, releases the lock however the body ends, and returns the result.
      *
      * @param <T> what the body returns
      * @param <X> what the body may throw

@@ -2,7 +2,7 @@ package redislock;
 
 import org.jspecify.annotations.Nullable;
 
-/** What can go wrong with a lock. The message names the lock; the cause is that of the network or of the user's code. */
+/** The base class of all lock errors. The message names the lock; the cause comes from the network or your own code. */
 public class LockException extends RuntimeException {
     private static final long serialVersionUID = 1L;
 

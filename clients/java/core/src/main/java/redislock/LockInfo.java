@@ -6,32 +6,32 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Who holds a lock and who waits for it.
+ * The holders and the waiters of a lock.
  *
  * @param kind {@code exclusive}, {@code shared} or {@code limit}
- * @param limit how many may hold a lock of the kind {@code limit}; else 0
- * @param holders the first ten that hold it, the oldest token first
- * @param holds how many hold it
- * @param queue the first ten that wait, the next one first
- * @param waiters how many wait
+ * @param limit how many owners may hold a lock of the kind {@code limit}; otherwise 0
+ * @param holders the first ten holders, oldest token first
+ * @param holds the number of all holders
+ * @param queue the first ten waiters, the next one first
+ * @param waiters the number of all waiters
  */
 public record LockInfo(String kind, int limit, List<Holder> holders, int holds, List<Waiter> queue, int waiters) {
 
     /**
      * An owner that holds a lock.
      *
-     * @param owner who holds it
+     * @param owner the owner
      * @param token the fencing token of the hold
-     * @param left what is left of the lease
-     * @param held how long it is since the grant
+     * @param left the rest of the lease
+     * @param held the time since the grant
      */
     public record Holder(String owner, long token, Duration left, Duration held) {}
 
     /**
      * An owner that waits for a lock.
      *
-     * @param owner who waits
-     * @param waited for how long
+     * @param owner the owner
+     * @param waited how long it has waited
      */
     public record Waiter(String owner, Duration waited) {}
 

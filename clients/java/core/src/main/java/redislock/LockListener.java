@@ -3,13 +3,13 @@ package redislock;
 import java.time.Duration;
 
 /**
- * Hears what becomes of locks, before the caller does. One thread of the library calls all methods but
- * {@link #forAcquire}, one after the other: a method that blocks delays the callers, and renewals not.
+ * Is notified of lock events, before the caller is. One thread of the library calls all methods except
+ * {@link #forAcquire}, one after the other. A method that blocks delays the callers, but not renewals.
  */
 public interface LockListener {
     /**
-     * Returns who hears of an acquire that begins, and of its hold: this by default. The thread that acquires calls it, so
-     * it may remember what belongs to that thread, as the span of a trace.
+     * Returns the listener for an acquire that begins, and for its hold: by default this one. The thread that acquires
+     * calls it, so it may capture state of that thread, such as the span of a trace.
      *
      * @param lock the name of the lock
      * @return the listener
@@ -19,21 +19,21 @@ public interface LockListener {
     }
 
     /**
-     * An acquire begins. One of {@link #granted}, {@link #timedOut} and {@link #failed} follows.
+     * Called when an acquire begins. One of {@link #granted}, {@link #timedOut} and {@link #failed} follows.
      *
      * @param lock the name of the lock
      */
     default void requested(String lock) {}
 
     /**
-     * An acquire waits.
+     * Called when an acquire has to wait.
      *
      * @param lock the name of the lock
      */
     default void waiting(String lock) {}
 
     /**
-     * An acquire was granted the lock.
+     * Called when an acquire gets the lock.
      *
      * @param lock the name of the lock
      * @param waited how long that took
@@ -41,7 +41,7 @@ public interface LockListener {
     default void granted(String lock, Duration waited) {}
 
     /**
-     * An acquire ended without the lock, for another owner held it.
+     * Called when an acquire ends without the lock, because another owner held it.
      *
      * @param lock the name of the lock
      * @param waited how long that took
@@ -49,7 +49,7 @@ public interface LockListener {
     default void timedOut(String lock, Duration waited) {}
 
     /**
-     * An acquire ended for another reason, or its caller cancelled or interrupted it.
+     * Called when an acquire ends for another reason, or its caller cancels or interrupts it.
      *
      * @param lock the name of the lock
      * @param waited how long that took
@@ -58,7 +58,8 @@ public interface LockListener {
     default void failed(String lock, Duration waited, RuntimeException failure) {}
 
     /**
-     * A hold was released by its holder. Where no server has answered that, the background continues the release.
+     * Called when a holder releases its hold. If no server has answered the release yet, it is repeated in the
+     * background.
      *
      * @param lock the name of the lock
      * @param held how long it lasted
@@ -66,7 +67,7 @@ public interface LockListener {
     default void released(String lock, Duration held) {}
 
     /**
-     * A hold was lost.
+     * Called when a hold is lost.
      *
      * @param lock the name of the lock
      * @param held how long it lasted
@@ -75,7 +76,7 @@ public interface LockListener {
     default void lost(String lock, Duration held, LockLostException lost) {}
 
     /**
-     * An attempt to renew a hold failed.
+     * Called for each failed renewal.
      *
      * @param lock the name of the lock
      * @param failure why
@@ -83,7 +84,7 @@ public interface LockListener {
     default void renewalFailed(String lock, LockException failure) {}
 
     /**
-     * A server serves again over a new connection.
+     * Called when a server answers again over a new connection.
      *
      * @param server its host and port
      */

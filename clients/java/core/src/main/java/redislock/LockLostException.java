@@ -2,7 +2,7 @@ package redislock;
 
 import org.jspecify.annotations.Nullable;
 
-/** The hold has ended, though its holder did not release it; or it is used after its release. */
+/** The hold ended before its release, or is used after its release. */
 public class LockLostException extends LockException {
     private static final long serialVersionUID = 1L;
     /** How the loss was noticed. */
@@ -17,7 +17,7 @@ public class LockLostException extends LockException {
     }
 
     /**
-     * Returns how the loss was noticed.
+     * Returns what noticed the loss.
      *
      * @return the reason
      */
@@ -34,24 +34,24 @@ public class LockLostException extends LockException {
         return token;
     }
 
-    /** How a loss was noticed. */
+    /** What noticed a loss. */
     public enum Reason {
-        /** The server answered a renewal that the hold has ended. */
-        RENEWAL("renewal", "the server answered a renewal that the hold has ended"),
-        /** No renewal succeeded before the end of the lease. */
-        DEADLINE("deadline", "no renewal succeeded before the end of the lease"),
-        /** The server pushed that the hold has ended. */
-        PUSH("push", "the server pushed that the hold has ended"),
-        /** The server answered the release that the hold had ended. */
-        RELEASE("release", "it had ended when it was released"),
-        /** The hold has lasted as long as maxHold lets it. */
-        MAX_HOLD("max_hold", "it has lasted as long as maxHold lets it"),
-        /** The program dropped the Hold without a release. */
-        FORGOTTEN("forgotten", "the program dropped the Hold without a release, so it was not renewed"),
+        /** The server rejected a renewal, because the hold had ended. */
+        RENEWAL("renewal", "the server rejected a renewal, because the hold had ended"),
+        /** The lease ended before it could be renewed. */
+        DEADLINE("deadline", "its lease ended before it could be renewed"),
+        /** A push message from the server reported the end of the hold. */
+        PUSH("push", "the server reported the end of the hold"),
+        /** The hold had already ended when it was released. */
+        RELEASE("release", "it had already ended when it was released"),
+        /** The hold reached its maxHold. */
+        MAX_HOLD("max_hold", "it reached its maxHold"),
+        /** The program dropped all references to the Hold without releasing it. */
+        FORGOTTEN("forgotten", "the program dropped the Hold without releasing it, so it was not renewed"),
         /** The Locks were closed. */
         CLOSE("close", "the Locks were closed"),
-        /** The program released the hold, and uses it all the same. */
-        RELEASED("released", "the program released it");
+        /** The program released the hold, but still uses it. */
+        RELEASED("released", "the program released it before");
 
         private final String word;
         private final String text;
@@ -62,9 +62,9 @@ public class LockLostException extends LockException {
         }
 
         /**
-         * Returns the word for it that all the libraries share.
+         * Returns the name of the reason that all client libraries use.
          *
-         * @return as {@code push}
+         * @return for example {@code push}
          */
         public String word() {
             return word;

@@ -2,7 +2,7 @@ package redislock;
 
 import org.jspecify.annotations.Nullable;
 
-/** Another owner held the lock for all of the wait. */
+/** The lock was not granted in time: another owner held it during the whole wait. */
 public class LockTimeoutException extends LockException {
     private static final long serialVersionUID = 1L;
 

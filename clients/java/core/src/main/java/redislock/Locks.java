@@ -16,8 +16,8 @@ import javax.net.ssl.SSLSocketFactory;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The locks of one server, of the primary that sentinels know, or of a cluster. Make one for a program, and close it after
- * what uses it. Any threads may share it.
+ * A client for the locks of one server, of a primary that Sentinel monitors, or of a cluster. Create one for a program,
+ * and close it after everything that uses it. All threads may share it.
  *
  * <pre>{@code
  * try (Locks locks = Locks.open("redis://127.0.0.1:6379");
@@ -35,7 +35,7 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Returns the locks of one server. It connects when it is first used.
+     * Returns a client for the locks of one server. It connects when it is first used.
      *
      * @param url redis://user:password@host:port/database, or rediss:// for TLS
      * @return the locks
@@ -45,7 +45,7 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Returns a builder, for all that a URL does not say.
+     * Returns a builder, for settings that a URL does not have.
      *
      * @return a builder with the defaults
      */
@@ -54,7 +54,7 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Describes a lock that one owner holds alone. Nothing is sent until it is acquired.
+     * Describes an exclusive lock. Nothing is sent until it is acquired.
      *
      * @param name its name
      * @return the lock
@@ -64,7 +64,7 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Describes the same as {@link #lock}, by the name that says that it excludes those that {@link #read}.
+     * Describes an exclusive lock, as the counterpart of {@link #read}. It is the same as {@link #lock}.
      *
      * @param name its name
      * @return the lock
@@ -74,7 +74,7 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Describes a lock that readers hold together. A writer holds it alone, by {@link #write}.
+     * Describes a lock that readers share. {@link #write} and {@link #lock} exclude them.
      *
      * @param name its name
      * @return the lock
@@ -84,10 +84,10 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Describes a lock that several owners hold at once. All have to name the same limit.
+     * Describes a lock that up to {@code limit} owners hold at once. All clients must use the same limit for a name.
      *
      * @param name its name
-     * @param limit how many hold it at most: 1 to 1,000,000
+     * @param limit how many owners may hold it at once: from 1 to 1,000,000
      * @return the lock
      */
     public Lock semaphore(String name, int limit) {
@@ -95,7 +95,8 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Describes locks that are taken together, all or none, with one token. In a cluster their names need one hash tag.
+     * Describes exclusive locks that are acquired together, all or none, with one token. In a cluster, all names must
+     * be in one slot: use a hash tag.
      *
      * @param names 1 to 64 names
      * @return the lock
@@ -105,7 +106,7 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Describes several locks that readers hold together.
+     * Describes locks that readers share, and that are acquired together, all or none, with one token.
      *
      * @param names 1 to 64 names
      * @return the lock
@@ -126,36 +127,37 @@ public final class Locks implements AutoCloseable {
     /**
      * Describes an election: the holder of the lock leads.
      *
-     * @param lock an exclusive lock, whose lease says how long the server takes a silent leader for the leader
-     * @return the election, in which {@link Leader#start} stands
+     * @param lock an exclusive lock; its lease is how long a leader keeps it after the server last heard from that leader
+     * @return the election; {@link Leader#start} stands for it
      */
     public Leader leader(Lock lock) {
-        Rules.check(Rules.given(lock, "lock").core() == core, "lock must be one of these Locks");
+        Rules.check(Rules.given(lock, "lock").core() == core, "lock must belong to these Locks");
         return new Leader(lock);
     }
 
     /**
-     * Asks the server whether this is the token of a live hold of the lock.
+     * Asks the server whether the token belongs to a live hold of the lock.
      *
      * @param name the name of the lock
-     * @param token a token: 1 or more
-     * @throws FencedException if it is not
+     * @param token a token: from 1 to 2^53 - 1
+     * @throws FencedException if it does not
      * @throws InterruptedException if the thread is interrupted before the answer
      */
     public void checkToken(String name, long token) throws InterruptedException {
         Rules.check(!Rules.given(name, "name").isEmpty() && token > 0 && token < 1L << 53,
-                "checkToken needs a name, and a token from 1 to 2^53 - 1: '%s', %d", name, token);
+                "checkToken needs a name and a token from 1 to 2^53 - 1, not '%s' and %d", name, token);
         boolean isLive = ask(name, then -> core.fence(core.options.prefix + name, token, then));
         if (!isLive) {
-            throw new Problem(Problem.Kind.FENCED, name, "the token " + token + " is not that of a live hold", null).exception();
+            throw new Problem(Problem.Kind.FENCED, name, "the token " + token + " does not belong to a live hold",
+                    null).exception();
         }
     }
 
     /**
-     * Asks who holds the lock and who waits for it.
+     * Returns the holders and the waiters of a lock.
      *
      * @param name the name of the lock
-     * @return empty if no client does
+     * @return empty if there are none
      * @throws InterruptedException if the thread is interrupted before the answer
      */
     public Optional<LockInfo> info(String name) throws InterruptedException {
@@ -164,14 +166,14 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Returns the version of the module, as 0.3.0, if locks can be asked for here now. It asks a primary, as an acquire does,
-     * and {@code LOCK.FENCE} for the lock redislock:ping (with the prefix), which changes nothing: the user needs the right to
-     * that.
+     * Checks that locks can be acquired now, and returns the module's version. It fails where an acquire would. It
+     * calls {@code LOCK.FENCE} on redislock:ping (with the prefix in front), which changes nothing, so the user needs
+     * the right to do that.
      *
-     * @return the version
-     * @throws ModuleMissingException if the server lacks the module
-     * @throws ConnectionFailedException if it is not reachable, is a replica, or is loading its data
-     * @throws ServerRefusedException if it refuses for another reason, as a right that this user lacks
+     * @return the version, for example 0.3.0
+     * @throws ModuleMissingException if the server does not have the module
+     * @throws ConnectionFailedException if no primary answers, or the server is loading its data
+     * @throws ServerRefusedException for any other error of the server, for example if the user lacks the right
      * @throws InterruptedException if the thread is interrupted before the answer
      */
     public String ping() throws InterruptedException {
@@ -192,18 +194,18 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Ends all: acquires fail with {@link LocksClosedException}, holders are told by {@link Hold#lost}, and holds are released.
-     * It waits for the bodies of run and call in other threads, and then for the server, for this time at most. A body that
-     * still works then keeps its lease. It never throws, and a second call does nothing. An interrupted thread waits for
-     * nothing, and keeps its flag.
+     * Ends all holds, waits and connections: acquires fail with {@link LocksClosedException}, holders are notified by
+     * {@link Hold#lost}, and holds are released. It waits at most this long for the bodies of run and call in other
+     * threads, and then for the server. A body that runs longer keeps its lease. It never throws, and a second call
+     * does nothing. On an interrupted thread it does not wait, and keeps the interrupt flag.
      *
-     * @param most how long it may take; 0 waits for no server
+     * @param most how long it may take; with 0 it asks no server
      */
     public void close(Duration most) {
         core.close(Rules.given(most, "most").isNegative() ? Duration.ZERO : most);
     }
 
-    /** Sets what is not a default, and opens. */
+    /** Collects the settings that differ from their defaults. */
     public static final class Builder {
         static final LockListener SILENT = new LockListener() { };
 
@@ -234,30 +236,31 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Names one server, with its login and database.
+         * Sets the URL of one server, with its login and database.
          *
          * @param url redis://user:password@host:port/database, or rediss:// for TLS
          * @return this
          */
         public Builder url(String url) {
             Rules.check(!Rules.given(url, "url").isBlank(),
-                    "the URL must be redis://user:password@host:port/database, and is empty: '%s'", url);
+                    "the URL must be redis://user:password@host:port/database, not empty: '%s'", url);
             URI parsed = null;
             try {
                 parsed = new URI(url);
             } catch (URISyntaxException e) { // whose text has the password
             }
             Rules.check(parsed != null && parsed.getRawFragment() == null, "the URL must be redis://user:password@host:port"
-                    + "/database, and is no URL: write %%25 and %%23 for %% and # in a password, and so for other signs");
+                    + "/database: percent-encode special characters, for example %%25 for %% and %%23 for # in a password");
             String scheme = parsed.getScheme() == null ? "" : parsed.getScheme();
             Rules.check(scheme.equals("redis") || scheme.equals("rediss"),
-                    "the URL must begin with redis:// or rediss://, and its scheme is '%s'", scheme);
+                    "the URL must begin with redis:// or rediss://, not with the scheme '%s'", scheme);
             String authority = String.valueOf(parsed.getRawAuthority()); // URI finds no host that has an underscore
             int at = authority.lastIndexOf('@');
             String host = authority.substring(at + 1);
             Rules.check(parsed.getRawAuthority() != null && host.matches("([^:\\[\\]]+|\\[[^\\]]+\\])(:[0-9]+)?"),
-                    "the URL must name a host: redis://user:password@host:port/database");
-            Rules.check(parsed.getQuery() == null, "the URL must have no parameters, as '?%s': options are methods of Builder",
+                    "the URL must have a host: redis://user:password@host:port/database");
+            Rules.check(parsed.getQuery() == null, "the URL must have no parameters, such as '?%s': "
+                    + "set options with the methods of Builder",
                     parsed.getQuery());
             String path = parsed.getPath() == null ? "" : parsed.getPath().replaceFirst("^/", "");
             Rules.check(path.matches("[0-9]{0,6}"), "the database in the URL must be a number, not '%s'", path);
@@ -283,7 +286,7 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Names one server.
+         * Sets the address of one server.
          *
          * @param server its address, as host:port
          * @return this
@@ -296,14 +299,14 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Names some sentinels.
+         * Sets the addresses of some sentinels.
          *
-         * @param name the name under which they know the primary
+         * @param name the primary's name in Sentinel
          * @param sentinels their addresses, as host:port
          * @return this
          */
         public Builder sentinel(String name, List<String> sentinels) {
-            Rules.check(!Rules.given(name, "name").isEmpty(), "sentinel needs the name of the primary");
+            Rules.check(!Rules.given(name, "name").isEmpty(), "sentinel needs the name of the primary, for example mymaster");
             named(sentinels, "sentinels");
             primary = name;
             isCluster = false;
@@ -311,7 +314,7 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Names some nodes of a cluster.
+         * Sets the addresses of some nodes of a cluster.
          *
          * @param nodes their addresses, as host:port
          * @return this
@@ -325,12 +328,12 @@ public final class Locks implements AutoCloseable {
 
         private void named(List<String> all, String what) {
             var checked = copied(all, what).stream().map(Builder::checked).toList();
-            Rules.check(!checked.isEmpty(), "at least one address must be named, as 127.0.0.1:6379");
+            Rules.check(!checked.isEmpty(), "at least one address is needed, for example 127.0.0.1:6379");
             addresses = checked;
         }
 
         /**
-         * Logs in at servers.
+         * Sets the login for servers.
          *
          * @param user the name of the user; empty for the default one
          * @param password the password
@@ -342,8 +345,8 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Logs in at servers with credentials that change. They are asked for with each connection, in a thread of the
-         * library, which waits for 2 s. If that fails, the library asks again with the next connection.
+         * Sets a provider of the login for servers, for credentials that change. A thread of the library asks it before
+         * each connection, and waits for 2 s. If it fails, it is asked again for the next connection.
          *
          * @param provider returns the credentials
          * @return this
@@ -354,7 +357,7 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Selects a database, other than 0 only outside a cluster.
+         * Sets the database. In a cluster it must be 0.
          *
          * @param number its number
          * @return this
@@ -366,7 +369,7 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Logs in at sentinels.
+         * Sets the login for sentinels.
          *
          * @param user the name of the user; empty for the default one
          * @param password the password
@@ -378,7 +381,7 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Logs in at sentinels with credentials that change.
+         * Sets a provider of the login for sentinels, for credentials that change.
          *
          * @param provider returns the credentials
          * @return this
@@ -389,9 +392,9 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Makes connections by TLS. Each server has to show a certificate for its address.
+         * Enables TLS. Each server's certificate must have the name of its address.
          *
-         * @param factory makes sockets, as {@code SSLContext.getSocketFactory()} does
+         * @param factory creates the sockets, for example {@code SSLContext.getSocketFactory()}
          * @return this
          */
         public Builder tls(SSLSocketFactory factory) {
@@ -400,7 +403,7 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Makes connections in place of the library, those by TLS, too.
+         * Sets what opens the connections, including TLS, in place of the library.
          *
          * @param connects returns a connected socket
          * @return this
@@ -411,7 +414,7 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Sets how long a hold lasts unless it is renewed: 30 s by default.
+         * Sets the lease of locks that set none: 30 s by default.
          *
          * @param lasts 100 ms or more
          * @return this
@@ -422,9 +425,9 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Sets who hears what becomes of locks.
+         * Sets the listener for lock events.
          *
-         * @param hears the listener
+         * @param hears the listener, which is called for each event
          * @return this
          */
         public Builder listener(LockListener hears) {
@@ -433,7 +436,8 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Sets who holds, for operators: host:pid by default. The owner of each hold is the label and a UUID.
+         * Names this process for operators, as in {@code LOCK.INFO}: host:pid by default. The owner of each hold is the
+         * label and a UUID.
          *
          * @param who 1 to 216 bytes
          * @return this
@@ -447,9 +451,9 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Sets what stands before each name on the server: nothing by default.
+         * Sets a prefix that is prepended to each lock name on the server: empty by default.
          *
-         * @param before as {@code lock:}
+         * @param before the prefix, for example {@code lock:}
          * @return this
          */
         public Builder prefix(String before) {
@@ -458,7 +462,7 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Sets how long no server may answer while an acquire waits without an end: 10 s by default.
+         * Sets after how long without an answer of any server a wait without a limit fails: 10 s by default.
          *
          * @param most 2 s or more
          * @return this
@@ -470,9 +474,10 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Sets how many of this process the server queues for one lock; the others queue in the process. It is also how many
-         * connections may wait for several locks at once. 16 by default. An owner of {@link Lock#owner} counts in neither: each
-         * of its waits has a place, and, once it holds a lock, each of its waits for several a connection.
+         * Sets how many requests of these locks the server queues for one lock: 16 by default. The others wait in the
+         * process, in order. It also limits the connections that wait for several locks. Requests with an explicit
+         * {@link Lock#owner} do not count, because the server must see them to detect deadlocks. A wait of theirs for
+         * several locks counts only until the owner holds a lock.
          *
          * @param most 1 or more
          * @return this
@@ -484,7 +489,7 @@ public final class Locks implements AutoCloseable {
         }
 
         /**
-         * Returns the locks. They connect when they are first used.
+         * Returns the client. It connects when it is first used.
          *
          * @return the locks
          */

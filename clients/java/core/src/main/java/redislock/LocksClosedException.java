@@ -2,7 +2,7 @@ package redislock;
 
 import org.jspecify.annotations.Nullable;
 
-/** The Locks were closed. */
+/** The Locks are closed. */
 public class LocksClosedException extends LockException {
     private static final long serialVersionUID = 1L;
 

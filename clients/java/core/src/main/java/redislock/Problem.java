@@ -21,7 +21,7 @@ record Problem(Kind kind, String lock, String text, Throwable cause) {
     }
 
     static Problem closed() {
-        return new Problem(Kind.CLOSED, "", "the Locks were closed", null);
+        return new Problem(Kind.CLOSED, "", "the Locks are closed", null);
     }
 
     /** Returns the problem that this reply of a server is. */
@@ -39,10 +39,10 @@ record Problem(Kind kind, String lock, String text, Throwable cause) {
             default -> Kind.SERVER_REFUSED;
         };
         switch (code) {
-            case "MOVED" -> text += ": this server is a node of a cluster: name it by Builder.cluster";
-            case "NOAUTH" -> text = "NOAUTH this server wants a password: redis://:password@host:port, or Builder.login";
-            case "WRONGTYPE" -> text = "WRONGTYPE another client's value stands under this name: choose another name, "
-                    + "or Builder.prefix; the setting redislock.legacy-strings is for locks of older clients";
+            case "MOVED" -> text += ": this server is a node of a cluster: use Builder.cluster";
+            case "NOAUTH" -> text = "NOAUTH this server requires a password: redis://:password@host:port, or Builder.login";
+            case "WRONGTYPE" -> text = "WRONGTYPE the key of this name holds another value, which is no lock: "
+                    + "choose another name, or Builder.prefix; for locks of older clients, set redislock.legacy-strings";
             case "ERR" -> {
                 if (rest.toLowerCase(Locale.ROOT).startsWith("unknown command")) {
                     kind = Kind.MODULE_MISSING;
@@ -94,7 +94,7 @@ record Problem(Kind kind, String lock, String text, Throwable cause) {
             return new Problem(kind, name, text, cause);
         }
         return new Problem(kind, name, "lease (or minHold) must be from 100 ms to " + Rules.text(most)
-                + " (redislock.max-lease of the server, or its redislock.quarantine if that is set and shorter), not "
+                + " (the server's redislock.max-lease, or its redislock.quarantine if that is set and shorter), not "
                 + Rules.text(lease), cause);
     }
 

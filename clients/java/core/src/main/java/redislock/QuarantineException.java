@@ -2,7 +2,7 @@ package redislock;
 
 import java.time.Duration;
 
-/** The server grants no new lock yet, for it may have lost some. */
+/** The server grants no new locks yet, because it may have lost some. */
 public class QuarantineException extends LockException {
     private static final long serialVersionUID = 1L;
     /** How long the server grants nothing. */
@@ -14,7 +14,7 @@ public class QuarantineException extends LockException {
     }
 
     /**
-     * Returns how long the server grants nothing.
+     * Returns how much longer the server grants no new locks.
      *
      * @return the rest of the quarantine
      */

@@ -2,7 +2,7 @@ package redislock;
 
 import org.jspecify.annotations.Nullable;
 
-/** Too many wait already. */
+/** The queue of the lock, or of the server, is full. */
 public class QueueFullException extends LockException {
     private static final long serialVersionUID = 1L;
 

@@ -143,6 +143,6 @@ final class Resp {
     }
 
     private static IOException noResp(String what) {
-        return new IOException("this peer speaks no RESP3: " + what);
+        return new IOException("this peer does not speak RESP3: " + what);
     }
 }

@@ -2,7 +2,7 @@ package redislock;
 
 import org.jspecify.annotations.Nullable;
 
-/** The server refused the request, for a reason that has no exception of its own. */
+/** Any other error of the server. */
 public class ServerRefusedException extends LockException {
     private static final long serialVersionUID = 1L;
 

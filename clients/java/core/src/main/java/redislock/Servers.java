@@ -221,7 +221,7 @@ final class Servers {
         Consumer<Failure> found = failed -> {
             engine.cancel(timer[0]);
             if (failed == null && address(name) == null) {
-                failed = Failure.broken(null, "no node has the slot of the lock: the primary is unknown");
+                failed = Failure.broken(null, "the primary is unknown: no node of the cluster serves this slot");
             }
             then.accept(address(name), failed);
         };
@@ -280,12 +280,12 @@ final class Servers {
     /** Returns what is wrong with the reply; null if nothing is. */
     private String takePrimary(Object reply) {
         if (!(reply instanceof List<?> words) || words.size() != 2) {
-            return "this sentinel watches no primary named " + config.primary();
+            return "this sentinel does not monitor a primary named " + config.primary();
         }
         String host = String.valueOf(words.get(0));
         primary = (host.contains(":") ? "[" + host + "]" : host) + ":" + words.get(1);
         if (last != null && !last.equals(primary)) {
-            engine.log(Level.INFO, "another server is the primary now: " + primary + ", before " + last);
+            engine.log(Level.INFO, "the primary changed: " + primary + ", before " + last);
         }
         last = primary;
         return null;
@@ -315,7 +315,7 @@ final class Servers {
             }
         }
         if (!any) {
-            return "no node that it knows has slots";
+            return "it knows no node that serves slots";
         }
         slots = found;
         nodes = all;
@@ -347,7 +347,7 @@ final class Servers {
     void isRefused(Wanted wanted, Problem problem) {
         if (wanted != null && !refuses) {
             refuses = true;
-            engine.log(Level.WARNING, "waiting for lock '" + wanted.label() + "', which the server refuses for now: "
+            engine.log(Level.WARNING, "waiting for lock '" + wanted.label() + "', which the server cannot grant for now: "
                     + problem.text());
         }
     }

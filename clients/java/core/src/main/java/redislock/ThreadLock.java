@@ -11,10 +11,10 @@ import java.util.concurrent.locks.Condition;
 
 /**
  * A {@link Lock} for code that takes a lock of java.util.concurrent. It belongs to the thread that has taken it, and is
- * reentrant: a count of the thread over one hold of the server. All of them with the same name, kind and Locks are one lock,
- * whatever their other settings. Waiters are served in the order of their arrival, those of one program, too. That no server
- * answers is a {@link LockException}, and never a lock that another owner holds. A thread that ends without an unlock leaves
- * the lock to its lease.
+ * reentrant: the thread counts, and the server has one hold. All of them with the same name, kind and Locks are one
+ * lock, whatever their other options. Waiters are served in the order of their arrival, also within one program. If no
+ * server answers, it throws a {@link LockException}; it never reports the lock as taken. If a thread ends without
+ * unlocking, the lock stays taken until its lease expires.
  */
 public final class ThreadLock implements java.util.concurrent.locks.Lock {
     private final Lock lock;
@@ -90,9 +90,9 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
     }
 
     /**
-     * Takes the lock. An interrupt ends no wait, and the thread keeps its flag.
+     * Waits for the lock. An interrupt does not end the wait, and the thread keeps its interrupt flag.
      *
-     * @throws LockTimeoutException if {@link Lock#waitFor} was set, and another owner held the lock for all of it
+     * @throws LockTimeoutException if {@link Lock#waitFor} was set, and another owner held the lock during the whole wait
      * @throws LockException if the lock could not be acquired for another reason
      */
     @Override
@@ -105,7 +105,7 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
     }
 
     /**
-     * Takes the lock, as {@link Lock#acquire} does.
+     * Waits for the lock, as {@link Lock#acquire} does.
      *
      * @throws InterruptedException if the thread is interrupted before the grant: nothing is held then
      */
@@ -115,9 +115,9 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
     }
 
     /**
-     * Takes the lock if the server says that it is free. A thread that has lost it asks the server again.
+     * Takes the lock if it is free. If this thread has lost the lock, it asks the server again.
      *
-     * @return false if another owner holds it
+     * @return false only if the server replied that another owner holds the lock
      */
     @Override
     public boolean tryLock() {
@@ -134,10 +134,11 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
     }
 
     /**
-     * Counts one less, and releases the lock with the last one. It first forgets the hold, and throws then.
+     * Decrements the count, and releases the lock when it reaches zero. If the lock was lost, this thread no longer
+     * holds it, even though the method throws.
      *
      * @throws IllegalMonitorStateException if this thread does not hold the lock
-     * @throws LockLostException if it was lost meanwhile: the thread holds it no more
+     * @throws LockLostException if the lock was lost
      */
     @Override
     public void unlock() {
@@ -151,6 +152,6 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
 
     @Override
     public Condition newCondition() {
-        throw new UnsupportedOperationException("a lock of a server has no conditions");
+        throw new UnsupportedOperationException("a lock on a server does not support conditions");
     }
 }

@@ -1,6 +1,7 @@
 /**
- * Locks on a Redis or Valkey server that has the module redislock: locks with owners, leases, fencing tokens, fair
- * queues, readers and writers, semaphores, and several locks at once. Begin with {@link redislock.Locks}.
+ * Acquires locks on Redis and Valkey servers that run the redislock module. It has exclusive locks, readers and
+ * writers, semaphores, and several locks at once, all with leases, fencing tokens and fair queues. Start with
+ * {@link redislock.Locks}.
  */
 @NullMarked
 package redislock;

@@ -214,7 +214,7 @@ class PitfallsTest extends OneServer {
         try (var secure = Locks.open("rediss://" + server.address())) {
             var thrown = assertThrows(ConnectionFailedException.class, () ->
                     secure.lock("k").waitFor(Duration.ofMillis(2500)).acquire());
-            assertTrue(thrown.getMessage().contains("was not made within 2 s: is this a port that speaks TLS?"), thrown.getMessage());
+            assertTrue(thrown.getMessage().contains("could not connect within 2 s: is this a port that speaks TLS?"), thrown.getMessage());
         }
     }
 

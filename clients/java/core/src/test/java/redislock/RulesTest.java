@@ -41,7 +41,7 @@ class RulesTest {
         for (String text : List.of("HTTP/1.1 400\r\n", "$99999999999\r\n", "$x\r\n", "*1048577\r\n", "\r\n",
                 "*1\r\n".repeat(20) + ":1\r\n", "+" + "x".repeat(70_000) + "\r\n")) {
             var thrown = assertThrows(IOException.class, () -> read(text));
-            assertTrue(thrown.getMessage().contains("speaks no RESP3"), thrown.getMessage());
+            assertTrue(thrown.getMessage().contains("does not speak RESP3"), thrown.getMessage());
         }
         assertThrows(IOException.class, () -> read("$5\r\nab"));
     }

@@ -18,8 +18,9 @@ import java.util.concurrent.locks.ReentrantLock;
 import redislock.Locks;
 
 /**
- * A server in the process, at a port of 127.0.0.1, for tests. All else is the library's own code: waits, renewals, losses
- * and errors are those of a real server. Its clock is the real one. It has no quarantine, no replicas and no limits of queues.
+ * An in-memory server for tests, at a port of 127.0.0.1. The rest is the library's own code, so waits, renewals, losses
+ * and errors are as with a real server. Its clock is the real one. It has no quarantine, no replicas and no queue
+ * limits.
  *
  * <pre>{@code
  * try (var server = Server.start(); var ours = Locks.open(server.url()); var theirs = Locks.open(server.url())) {
@@ -60,7 +61,7 @@ public final class Server implements AutoCloseable {
     }
 
     /**
-     * Returns the address, as {@link Locks#open(String)} takes it. Each {@code Locks} of it is as another process.
+     * Returns the URL for {@link Locks#open(String)}. Each {@code Locks} of it acts like another process.
      *
      * @return a URL
      */
@@ -69,7 +70,7 @@ public final class Server implements AutoCloseable {
     }
 
     /**
-     * Ends all holds of this lock, as DEL by an operator does. Holders hear of it a moment later.
+     * Ends all holds of this lock, as an operator's DEL does. Their holders are notified a moment later.
      *
      * @param name the name on the server, with the prefix if there is one
      */
@@ -78,7 +79,7 @@ public final class Server implements AutoCloseable {
         with(() -> table.lose(name));
     }
 
-    /** Ends all connections, and makes no new ones. */
+    /** Ends all connections, and accepts no new ones. */
     @Override
     public void close() {
         with(() -> {

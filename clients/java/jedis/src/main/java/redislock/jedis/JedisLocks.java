@@ -16,13 +16,15 @@ import redislock.Credentials;
 import redislock.Locks;
 
 /**
- * Makes locks from the settings of Jedis: addresses, credentials, TLS, time-outs, the mapping of addresses, and the database.
+ * Creates locks from the settings of Jedis: addresses, credentials, TLS, timeouts, the address mapper, and the
+ * database.
  *
  * <pre>{@code
  * Locks locks = JedisLocks.builder(new HostAndPort("127.0.0.1", 6379), config).open();
  * }</pre>
  *
- * The locks have connections of their own, which Jedis makes: its pool carries no waits. So its clients may be closed before.
+ * The locks have their own connections, which Jedis opens, because its pool is not made for long waits. So you may
+ * close its clients first.
  */
 public final class JedisLocks {
     private JedisLocks() {}
@@ -39,9 +41,9 @@ public final class JedisLocks {
     }
 
     /**
-     * Takes the settings of the primary that sentinels know.
+     * Takes the settings of a primary that Sentinel monitors.
      *
-     * @param primary the name under which they know it
+     * @param primary the primary's name in Sentinel
      * @param sentinels their addresses
      * @param config the settings for the primary
      * @param sentinelConfig the settings for the sentinels

@@ -23,13 +23,14 @@ import redislock.Credentials;
 import redislock.Locks;
 
 /**
- * Makes locks from the settings of Lettuce: addresses, credentials, TLS, Sentinel and the database.
+ * Creates locks from the settings of Lettuce: addresses, credentials, TLS, Sentinel and the database.
  *
  * <pre>{@code
  * Locks locks = LettuceLocks.builder(RedisURI.create("redis://127.0.0.1:6379")).open();
  * }</pre>
  *
- * The locks have connections of their own: a time-out of Lettuce would end a wait. So its client may be closed before.
+ * The locks have their own connections, because a command timeout of Lettuce would end a wait. So you may close its
+ * client first.
  */
 public final class LettuceLocks {
     private static final Duration TIMEOUT = Duration.ofSeconds(2);
@@ -84,7 +85,7 @@ public final class LettuceLocks {
 
     private static String address(RedisURI uri) {
         if (uri.getSocket() != null || uri.isStartTls()) {
-            throw new IllegalArgumentException("the RedisURI must name a host and a port, without STARTTLS");
+            throw new IllegalArgumentException("the RedisURI must have a host and a port, and no STARTTLS");
         }
         return uri.getHost() + ":" + uri.getPort();
     }

@@ -23,8 +23,8 @@ import redislock.LockLostException;
 
 /**
  * Records metrics of waits, holds and renewals, and a span for each wait and each hold:
- * {@code Locks.builder().listener(new Telemetry(openTelemetry, ":", attributes))}. The parent of a span is the span of the
- * thread that acquires.
+ * {@code Locks.builder().listener(new Telemetry(openTelemetry, ":", attributes))}. Each span is a child of the current
+ * span of the thread that acquires.
  */
 public final class Telemetry implements LockListener {
     private static final AttributeKey<String> GROUP = AttributeKey.stringKey("redislock.lock.group");
@@ -46,22 +46,21 @@ public final class Telemetry implements LockListener {
     private final Context parent;
 
     /**
-     * Returns a listener that records.
+     * Creates a listener that records.
      *
-     * @param to where to, as {@code GlobalOpenTelemetry.get()}
-     * @param separator {@code redislock.lock.group} is the part of a name before it; null for no such attribute, because the
-     *     number of names has no bound
-     * @param attributes attributes of all that is recorded, as {@code server.address}
+     * @param to where to record, for example {@code GlobalOpenTelemetry.get()}
+     * @param separator adds the attribute {@code redislock.lock.group}: the part of a lock's name before the separator; null adds no such attribute
+     * @param attributes are added to everything that is recorded, for example {@code server.address}
      */
     public Telemetry(OpenTelemetry to, @Nullable String separator, Attributes attributes) {
         this.separator = separator;
         this.attributes = Objects.requireNonNull(attributes, "attributes must not be null");
         var meter = Objects.requireNonNull(to, "to must not be null").getMeter("redislock");
-        waits = histogram(meter, "wait", "From acquire to its end", WAITS);
-        holds = histogram(meter, "hold", "From a grant to its end", HOLDS);
-        waiters = meter.upDownCounterBuilder("redislock.client.waiter.count").setDescription("Requests that have not ended").build();
-        holders = meter.upDownCounterBuilder("redislock.client.hold.count").setDescription("Locks that are held").build();
-        failures = meter.counterBuilder("redislock.client.renewal.failures").setDescription("Renewals that failed").build();
+        waits = histogram(meter, "wait", "Time from a request to its end", WAITS);
+        holds = histogram(meter, "hold", "Time from a grant to its end", HOLDS);
+        waiters = meter.upDownCounterBuilder("redislock.client.waiter.count").setDescription("Pending requests").build();
+        holders = meter.upDownCounterBuilder("redislock.client.hold.count").setDescription("Holds").build();
+        failures = meter.counterBuilder("redislock.client.renewal.failures").setDescription("Failed renewals").build();
         tracer = to.getTracer("redislock");
         parent = Context.root();
     }

@@ -13,12 +13,11 @@ import redislock.LockLostException;
 import redislock.Locks;
 
 /**
- * Gives ShedLock the locks of a Redis or Valkey server. Its {@code lockAtMostFor} is the lease, which is not renewed, and
- * {@code lockAtLeastFor} is {@code minHold}: the server keeps the lock taken, also if this program ends. Both are raised to
- * the 100 ms that the server takes at least. Close the Locks after the scheduler.
+ * Provides ShedLock with locks on a Redis or Valkey server. {@code lockAtMostFor} is the lease, which is not renewed.
+ * {@code lockAtLeastFor} is {@code minHold}: the server keeps the lock taken even if this program ends. Both are raised
+ * to 100 ms, the server's shortest lease. Close the Locks after the scheduler.
  *
- * <p>That another program holds the lock is told by an empty result. That no server answers is an exception, so ShedLock does
- * not take it for that.
+ * <p>The result is empty only if another program holds the lock. If no server answers, the provider throws an exception.
  */
 public final class RedislockLockProvider implements ExtensibleLockProvider {
     private static final Duration SHORTEST = Duration.ofMillis(100);
@@ -52,7 +51,7 @@ public final class RedislockLockProvider implements ExtensibleLockProvider {
 
     private static LockException interrupted(InterruptedException e) {
         Thread.currentThread().interrupt();
-        return new LockException("interrupted before the answer of the server", e);
+        return new LockException("interrupted before the server replied", e);
     }
 
     private static final class Taken extends AbstractSimpleLock {

@@ -23,8 +23,8 @@ import redislock.shedlock.RedislockLockProvider;
 import redislock.spring.integration.RedislockLockRegistry;
 
 /**
- * Makes beans of the properties {@code redislock.*}: the {@link Locks}, a provider for ShedLock, a registry for Spring
- * Integration, and a health indicator, each if the program has what it is for and no such bean of its own.
+ * Defines beans from the properties {@code redislock.*}: the {@link Locks}, and, if the program uses them, a provider
+ * for ShedLock, a registry for Spring Integration, and a health indicator. A bean of your own replaces each.
  */
 @AutoConfiguration
 @EnableConfigurationProperties(RedislockProperties.class)
@@ -88,7 +88,7 @@ public class RedislockAutoConfiguration {
         @ConditionalOnEnabledHealthIndicator("redislock")
         @ConditionalOnMissingBean(name = "redislockHealthIndicator")
         HealthIndicator redislockHealthIndicator(Locks locks) {
-            return new AbstractHealthIndicator("the server of redislock cannot be asked") {
+            return new AbstractHealthIndicator("locks cannot be acquired now") {
                 @Override
                 protected void doHealthCheck(Health.Builder health) throws Exception {
                     locks.ping();

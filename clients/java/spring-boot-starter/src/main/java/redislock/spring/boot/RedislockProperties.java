@@ -8,7 +8,7 @@ import org.springframework.boot.context.properties.bind.DefaultValue;
 import redislock.Locks;
 
 /**
- * The properties {@code redislock.*}. What is not set has the default of {@link Locks.Builder}.
+ * The properties {@code redislock.*}. Properties that are not set have the defaults of {@link Locks.Builder}.
  *
  * @param url the URL of one server: redis://user:password@host:port/database, or rediss:// for TLS
  * @param sentinel the sentinels, in place of a URL
@@ -16,11 +16,11 @@ import redislock.Locks;
  * @param username the user, who may also be in the URL
  * @param password the password, which may also be in the URL
  * @param database the database, which may also be in the URL
- * @param lease how long a hold lasts unless it is renewed
- * @param label who holds, for operators: host:pid by default
- * @param prefix what stands before each name on the server
- * @param serverTimeout how long no server may answer while an acquire waits without an end
- * @param maxQueuedPerLock how many of this process the server queues for one lock
+ * @param lease the lease of locks that set none
+ * @param label names this process for operators, as in LOCK.INFO: host:pid by default
+ * @param prefix prepended to each lock name on the server
+ * @param serverTimeout a wait without a limit fails after no server has answered for this long
+ * @param maxQueuedPerLock how many requests of these locks the server queues for one lock
  */
 @ConfigurationProperties("redislock")
 public record RedislockProperties(@DefaultValue("redis://127.0.0.1:6379") String url, @Nullable Sentinel sentinel,
@@ -29,9 +29,9 @@ public record RedislockProperties(@DefaultValue("redis://127.0.0.1:6379") String
         @Nullable Duration serverTimeout, @Nullable Integer maxQueuedPerLock) {
 
     /**
-     * The sentinels that know the primary.
+     * The sentinels that monitor the primary.
      *
-     * @param primary the name under which they know it
+     * @param primary the primary's name in Sentinel
      * @param nodes their addresses, as host:port
      * @param username the user
      * @param password the password

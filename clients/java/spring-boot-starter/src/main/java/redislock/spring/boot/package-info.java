@@ -1,4 +1,4 @@
-/** Makes the locks of redislock beans of a Spring Boot program. */
+/** Auto-configuration of redislock for Spring Boot. */
 @NullMarked
 package redislock.spring.boot;
 

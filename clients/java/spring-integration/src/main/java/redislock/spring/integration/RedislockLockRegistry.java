@@ -13,20 +13,21 @@ import redislock.Locks;
 import redislock.ThreadLock;
 
 /**
- * Gives Spring Integration the locks of a Redis or Valkey server. A lock belongs to the thread that has taken it, and is
- * reentrant: the server has one hold for it. Without a time to live it is renewed until it is unlocked; with one it is not,
- * but by {@link #renewLock}. Waiters are served in the order of their arrival, those of one program, too. That no server
- * answers is a {@link redislock.LockException}, and never a lock that another holds. Close the Locks after what uses it.
+ * Provides Spring Integration with locks on a Redis or Valkey server. A lock belongs to the thread that has taken it,
+ * and is reentrant: the server has one hold for it. Without a time to live, it is renewed until it is unlocked; with
+ * one, only {@link #renewLock} renews it. Waiters are served in the order of their arrival, also within one program. If
+ * no server answers, it throws a {@link redislock.LockException}; it never reports the lock as taken. Close the Locks
+ * after everything that uses it.
  */
 public final class RedislockLockRegistry implements RenewableLockRegistry<DistributedLock> {
     private final Locks locks;
     private final Duration lease;
 
     /**
-     * Returns a registry.
+     * Creates a registry.
      *
      * @param locks the locks of a server, which stay open
-     * @param lease how long the server keeps a lock whose holder is silent, and what {@link #renewLock} asks for
+     * @param lease how long the server keeps a lock unless it is renewed, also by {@link #renewLock}
      */
     public RedislockLockRegistry(Locks locks, Duration lease) {
         this.locks = Objects.requireNonNull(locks, "locks must not be null");
@@ -35,7 +36,7 @@ public final class RedislockLockRegistry implements RenewableLockRegistry<Distri
     }
 
     /**
-     * Returns a lock, which holds nothing itself.
+     * Returns the lock of this name, without acquiring it.
      *
      * @param key the name of the lock: a String
      */
@@ -63,7 +64,7 @@ public final class RedislockLockRegistry implements RenewableLockRegistry<Distri
             throw new IllegalStateException("the lock '" + key + "' was lost", e);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
-            throw new IllegalStateException("interrupted before the server had renewed the lock '" + key + "'", e);
+            throw new IllegalStateException("interrupted before the server renewed the lock '" + key + "'", e);
         }
     }
 
@@ -109,10 +110,10 @@ public final class RedislockLockRegistry implements RenewableLockRegistry<Distri
         }
 
         /**
-         * Counts one less, and releases the lock with the last one.
+         * Decrements the count, and releases the lock when it reaches zero.
          *
          * @throws IllegalStateException if this thread does not hold the lock
-         * @throws ConcurrentModificationException if it was lost meanwhile: the thread holds it no more
+         * @throws ConcurrentModificationException if the lock was lost
          */
         @Override
         public void unlock() {
@@ -130,7 +131,7 @@ public final class RedislockLockRegistry implements RenewableLockRegistry<Distri
 
         @Override
         public Condition newCondition() {
-            throw new UnsupportedOperationException("a lock of a server has no conditions");
+            throw new UnsupportedOperationException("a lock on a server does not support conditions");
         }
     }
 }
