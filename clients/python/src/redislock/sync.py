@@ -104,6 +104,7 @@ class Hold(BaseHold):
 
         Renews once more, for `lease` seconds. Raises an error, and holds it still, unless each renewal was answered.
         """
+        self.check()  # before the event loop is asked, which does not run after a fork
         return self._engine.background.run(self._detach(lease))
 
     def on_lost(self, call: Callable[[str], object]) -> None:
