@@ -28,7 +28,7 @@ import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactor
 import org.springframework.data.redis.core.StringRedisTemplate;
 import org.springframework.integration.support.locks.LockRegistry;
 
-/** The examples of docs/how-to/migrate.md in Java, before and after: both work, and exclude each other meanwhile. */
+/** The examples of docs/how-to/migrate*.md in Java, before and after: both work, and exclude each other meanwhile. */
 class MigratingTest extends OneServer {
     private static final String IMPORTS = """
             import java.time.Duration;
@@ -72,7 +72,8 @@ class MigratingTest extends OneServer {
     }
 
     private static String shown(String when, String what) throws Exception {
-        return new Page("../../../docs/how-to/migrate.md").shown("<!-- " + when + ": " + what + " -->\n```java\n(.*?)```")
+        var page = what.equals("redisson") || what.equals("reentrant") ? "migrate-redisson.md" : "migrate.md";
+        return new Page("../../../docs/how-to/" + page).shown("<!-- " + when + ": " + what + " -->\n```java\n(.*?)```")
                 .replace("127.0.0.1:6379", server.address()).replace("ofSeconds(5)", "ofMillis(20)")
                 .replace("tryLock(5, 30, TimeUnit.SECONDS)", "tryLock(20, 30_000, TimeUnit.MILLISECONDS)")
                 .replace("tryLock(5, TimeUnit.SECONDS)", "tryLock(20, TimeUnit.MILLISECONDS)");
