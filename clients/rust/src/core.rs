@@ -284,11 +284,6 @@ impl Core {
     /// Waits for several locks at once, over a connection of its own.
     async fn wait_blocked(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Option<Grant>, Error> {
         let (mut times, mut tries) = (0, 0);
-        // The server has to see the deadlock of an owner that holds another lock: that one waits for no connection.
-        let is_holding =
-            wanted.is_named && self.keeper.all().iter().any(|held| held.wanted.owner == wanted.owner);
-        let own = Semaphore::new(1);
-        let room = if is_holding { &own } else { &self.waiting };
         loop {
             // Over the shared connection, which finds the primary and pauses between two attempts for all that wait.
             match self.attempt(wanted, patience.until()).await {
@@ -302,8 +297,15 @@ impl Core {
             }
             self.tell_of_waiting(wanted, times);
             times = 1;
-            let Ok(permit) = timeout(patience.left(), room.acquire()).await else { return Ok(None) };
-            let _permit = permit.map_err(|_| Error::Closed)?;
+            // The server must see the deadlocks of an owner that holds a lock, so that one needs no permit to connect.
+            let entering = async {
+                tokio::select! {
+                    biased;
+                    () = self.keeper.until_owner_holds(wanted) => None,
+                    permit = self.waiting.acquire() => permit.ok(),
+                }
+            };
+            let Ok(_permit) = timeout(patience.left(), entering).await else { return Ok(None) };
             sleep(back_off(tries).min(patience.left())).await;
             match self.block(wanted, patience).await? {
                 Blocked::Granted(grant) => return Ok(Some(grant)),

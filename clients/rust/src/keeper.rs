@@ -1,8 +1,9 @@
 //! What is held: when each hold is to be renewed, looked at, or is over.
 
 use std::collections::{BTreeSet, HashMap};
-use std::future::Future;
+use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::held::{End, Held};
 use crate::hooks::Hooks;
 use crate::link::{Change, lock};
 use crate::rules::{LONG_WAIT, NAP, PAUSE, renewal};
+use crate::wanted::Wanted;
 
 /// What is to be done for a hold.
 pub(crate) struct Due {
@@ -73,6 +75,8 @@ pub(crate) struct Keeper {
     hooks: Arc<dyn Hooks>,
     table: Mutex<Table>,
     wake: Notify,
+    /// Notified when a hold begins whose owner the program names.
+    begun: Notify,
     /// When a wait for a lock was logged last.
     logged: Mutex<HashMap<Vec<u8>, Moment>>,
     runtime: Mutex<Option<Handle>>,
@@ -87,6 +91,7 @@ impl Keeper {
             hooks,
             table: Mutex::default(),
             wake: Notify::new(),
+            begun: Notify::new(),
             logged: Mutex::default(),
             runtime: Mutex::default(),
             closing: watch::Sender::new(false),
@@ -183,6 +188,25 @@ impl Keeper {
         }
         if table.file(held) {
             self.wake.notify_one();
+        }
+        drop(table);
+        if held.wanted.is_named {
+            self.begun.notify_waiters();
+        }
+    }
+
+    /// Waits until the owner of this request holds a lock; never returns unless the program names the owner.
+    pub(crate) async fn until_owner_holds(&self, wanted: &Wanted) {
+        if !wanted.is_named {
+            return pending().await;
+        }
+        loop {
+            let mut begun = pin!(self.begun.notified());
+            begun.as_mut().enable();
+            if self.all().iter().any(|held| held.wanted.owner == wanted.owner) {
+                return;
+            }
+            begun.await;
         }
     }
 

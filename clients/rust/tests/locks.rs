@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Server, eventually};
 use futures_util::future::FutureExt;
-use redislock_client::hooks::Hooks;
+use redislock_client::hooks::{Counters, Hooks};
 use redislock_client::{Error, Guard, Locks, Loss};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -147,6 +147,27 @@ async fn the_server_sees_the_deadlock_of_an_owner_though_the_process_queues_all_
             let _: i64 = server.ask(&["LOCK.RELEASE", name, "ben"]);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_sees_the_deadlock_of_an_owner_whose_hold_begins_while_it_waits_for_a_connection() {
+    let (server, counters) = (Server::start(), Arc::new(Counters::default()));
+    let builder = Locks::builder().server(server.url()).max_queued_per_lock(1).hooks(counters.clone());
+    let (locks, names, mut waits) = (builder.build().unwrap(), ["theirs", "free"], JoinSet::new());
+    let _: i64 = server.ask(&["LOCK.ACQUIRE", "theirs", "ben", "PX", "60000"]);
+    for (number, lock) in (1..).zip([locks.many(names), locks.many(names).owner("ann")]) {
+        waits.spawn(async move { drop(lock.acquire().await) });
+        let is_waiting = || counters.waits() == number && server.waiters("theirs") == 1;
+        eventually("it waits", is_waiting).await;
+    }
+    sleep(SECOND / 50).await;
+    assert_eq!(server.waiters("theirs"), 1, "the second has no connection");
+    let hold = locks.lock("mine").owner("ann").acquire().await.unwrap();
+    eventually("the second has a connection", || server.waiters("theirs") == 2).await;
+    let refused = server.locks().lock("mine").owner("ben").wait(20 * SECOND).acquire().await.unwrap_err();
+    assert!(matches!(refused, Error::Deadlock { .. }), "{refused}");
+    waits.shutdown().await;
+    hold.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
