@@ -165,6 +165,7 @@ impl Adapter {
             "cluster",
             "independent",
             "min_hold",
+            "stubborn",
         ];
         let mode = text(request, "mode");
         let mut builder = match mode.as_str() {
@@ -281,6 +282,9 @@ impl Adapter {
         let (token, is_finished) = (AtomicU64::new(0), AtomicBool::new(false));
         let (body, raises) = (duration(request, "body_ms").unwrap_or_default(), request["raise"] == true);
         let lock = self.lock_of(request)?;
+        if request["stubborn"] == true {
+            return run_on_a_thread(lock, text(request, "hold"), body).await;
+        }
         let done = lock.run(|hold| {
             token.store(hold.token(), Ordering::Relaxed);
             watch(text(request, "hold"), &hold);
@@ -353,6 +357,20 @@ impl Adapter {
             locks.close().await;
         }
     }
+}
+
+/// Runs a body that nothing can drop in the middle, because it blocks its thread.
+async fn run_on_a_thread(lock: Arc<Lock>, hold: String, body: Duration) -> Answer {
+    let runtime = tokio::runtime::Handle::current();
+    let work = async move |held: Hold| {
+        say(&json!({"event": "begun", "hold": hold}));
+        std::thread::sleep(body);
+        Ok::<_, Error>(held.token())
+    };
+    let done = tokio::task::spawn_blocking(move || runtime.block_on(lock.run(work))).await;
+    let token =
+        done.map_err(|panic| Refused::As(json!({"kind": "Other", "message": panic.to_string()})))??;
+    Ok(json!({"token": token, "body": "finished"}))
 }
 
 /// Tells of the loss of a hold.

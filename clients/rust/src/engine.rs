@@ -16,7 +16,7 @@ use crate::hooks::Hooks;
 use crate::info::{Info, shown_version};
 use crate::keeper::{Busy, Due, Keeper};
 use crate::redlock;
-use crate::rules::{FAREWELL, LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, PATIENCE, WAITING, renewal};
+use crate::rules::{LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, PATIENCE, PAUSE, WAITING, renewal};
 use crate::servers::Topology;
 use crate::wanted::{HOST_LABEL, Wanted};
 
@@ -186,7 +186,8 @@ impl Engine {
     ) -> Result<(), Error> {
         self.enter()?;
         let _alone = held.renewing.lock().await;
-        if held.end().is_some() {
+        // Work may go on under what closed locks have lost.
+        if held.end().is_some_and(|end| end != End::Lost(Loss::Close)) {
             return Ok(()); // while it waited for another renewal
         }
         let left = held.longest_left();
@@ -309,7 +310,7 @@ impl Engine {
         if self.keeper.finish(held, End::Released) {
             drop(Ending { engine: self, held, loss: None });
             self.abandon(&held.wanted, Some(held.token));
-        } else if matches!(held.end(), Some(End::Lost(reason)) if reason != Loss::Close) && held.gives_up() {
+        } else if matches!(held.end(), Some(End::Lost(_))) && held.gives_up() {
             self.abandon(&held.wanted, Some(held.token));
         }
     }
@@ -324,24 +325,44 @@ impl Engine {
         }
     }
 
-    /// Gives up all holds and waits, ends all connections.
-    pub(crate) async fn close(self: &Arc<Self>) {
+    /// Tells all holders and waiters that the locks are closed, gives up what nobody works under, and ends all
+    /// connections. Takes this time at most, and asks no server if it is zero.
+    pub(crate) async fn close(self: &Arc<Self>, time: Duration) {
         self.keeper.start_closing();
-        let until = Moment::now() + FAREWELL;
-        self.lose_all();
-        self.keeper.stop_acquiring(until).await;
-        self.lose_all(); // what was granted meanwhile
+        // A part of the time is left for the release of what ends last.
+        let (until, works_until) = (Moment::now() + time, Moment::now() + time / 5 * 4);
+        let mut kept = self.keeper.all();
+        kept.iter().for_each(|held| self.lose(held, Loss::Close));
+        loop {
+            if !time.is_zero() {
+                kept.retain(|held| !self.give_up_idle(held));
+            }
+            let is_done = kept.is_empty() && !self.keeper.is_acquiring();
+            if is_done || works_until.left().is_zero() {
+                break;
+            }
+            for held in kept.iter().filter(|held| held.takes_renewal()) {
+                self.handle(Due { held: held.clone(), is_over: false, renew: true, look: false });
+            }
+            sleep(PAUSE).await;
+        }
         self.keeper.stop_working(until).await;
+        if !kept.is_empty() {
+            let names: Vec<_> = kept.iter().map(|held| held.wanted.label()).collect();
+            warn!("closed while the program works under '{}', which its lease ends", names.join("', '"));
+        }
         for core in &self.cores {
             core.servers.close();
         }
     }
 
-    fn lose_all(self: &Arc<Self>) {
-        for held in self.keeper.all() {
-            self.lose(&held, Loss::Close);
+    /// Gives up what closed locks have lost, unless work goes on under it. Returns whether none does.
+    fn give_up_idle(self: &Arc<Self>, held: &Held) -> bool {
+        let is_idle = !held.is_worked_under();
+        if is_idle && held.gives_up() {
             self.abandon(&held.wanted, Some(held.token));
         }
+        is_idle
     }
 
     // Asking.

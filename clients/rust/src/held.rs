@@ -1,7 +1,7 @@
 //! One hold: until when it lasts, when it is renewed, and what has become of it.
 
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -67,6 +67,8 @@ pub(crate) struct Held {
     /// Whether its holder has learned of its loss, and whether it was given up after that.
     is_told: AtomicBool,
     is_given_up: AtomicBool,
+    /// How many futures work under it.
+    works: AtomicUsize,
     times: Mutex<Times>,
     pub(crate) ended: Notify,
     /// One renewal at a time. Else one that is sent again might undo a lease that the holder has asked for meanwhile. And
@@ -88,6 +90,7 @@ impl Held {
             over_at,
             is_told: AtomicBool::default(),
             is_given_up: AtomicBool::default(),
+            works: AtomicUsize::default(),
             times: Mutex::new(Times {
                 lease,
                 next,
@@ -198,10 +201,31 @@ impl Held {
     /// Whether this call is the first to give up what was lost: then what is left of it is released.
     pub(crate) fn gives_up(&self) -> bool {
         let is_first = !self.is_given_up.swap(true, Ordering::Relaxed);
-        if is_first && !self.is_told.load(Ordering::Relaxed) {
+        let is_closed = self.end() == Some(End::Lost(Loss::Close));
+        if is_first && !is_closed && !self.is_told.load(Ordering::Relaxed) {
             error!("lock '{}' was lost, and its holder gave it up without being told", self.wanted.label());
         }
         is_first
+    }
+
+    /// Counts work under it until the result is dropped.
+    pub(crate) fn begin_work(&self) -> Working<'_> {
+        self.works.fetch_add(1, Ordering::SeqCst);
+        Working(self)
+    }
+
+    pub(crate) fn is_worked_under(&self) -> bool {
+        self.works.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether a renewal is due, which the caller then begins.
+    pub(crate) fn takes_renewal(&self) -> bool {
+        let mut times = self.times();
+        let is_due = times.renew_at <= Moment::now();
+        if is_due {
+            times.renew_at = Moment::NEVER;
+        }
+        is_due
     }
 
     /// The loss of the hold.
@@ -239,6 +263,15 @@ impl Held {
             }
             ended.await;
         }
+    }
+}
+
+/// Work under a hold, until this is dropped.
+pub(crate) struct Working<'a>(&'a Held);
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.works.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -89,6 +89,7 @@ impl Hold {
     /// Does this work as long as the hold lasts: when it is lost, the work is dropped, and this ends in
     /// [`Error::LockLost`]. If the hold is over already, the work does not begin.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        let _working = self.held.begin_work(); // before the check: closing may end the hold in between
         self.check()?; // a deadline that nobody has noticed is noticed by a timer, and the work would begin before that
         let done = tokio::select! {
             biased;
@@ -143,6 +144,9 @@ impl Guard {
     pub(crate) fn new(engine: Arc<Engine>, held: Held) -> Self {
         let held = Arc::new(held);
         engine.keeper.keep(&held);
+        if engine.keeper.is_closing() {
+            engine.lose(&held, Loss::Close);
+        }
         Self { hold: Hold { engine, held } }
     }
 

@@ -320,11 +320,9 @@ impl Keeper {
         self.wake.notify_one();
     }
 
-    /// Waits until all that acquire have gone, for a while.
-    pub(crate) async fn stop_acquiring(&self, until: Moment) {
-        while self.acquiring.load(Ordering::Acquire) > 0 && Moment::now() < until {
-            sleep(PAUSE).await;
-        }
+    /// Whether any acquire or release is under way.
+    pub(crate) fn is_acquiring(&self) -> bool {
+        self.acquiring.load(Ordering::Acquire) > 0
     }
 
     /// Waits until all in the background is done, for a while.

@@ -182,8 +182,7 @@ impl Candidate {
         let loss = tokio::select! {
             biased;
             () = until(resigned) => None,
-            loss = guard.lost() => loss,
-            () = work => None,
+            _ = guard.run(work) => guard.loss(),
         };
         match loss {
             Some(loss) => (self.on_deposed)(loss),

@@ -178,7 +178,7 @@ impl Lock {
         E: From<Error>,
     {
         let guard = self.acquire().await?;
-        let done = guard.run(work(guard.hold())).await?;
+        let done = guard.run(async { work(guard.hold()).await }).await?;
         match (done, guard.release().await) {
             (Ok(_), Err(error @ Error::LockLost { .. })) => Err(error.into()),
             // What no server has answered goes on in the background.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Client, ConnectionInfo, IntoConnectionInfo};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::engine::{Engine, Settings};
@@ -13,7 +14,7 @@ use crate::hooks::{Hooks, NoHooks};
 use crate::info::Info;
 use crate::leader::Candidate;
 use crate::lock::Lock;
-use crate::rules::LEASE;
+use crate::rules::{FAREWELL, LEASE};
 use crate::servers::Topology;
 use crate::wanted::{Kind, check_label, check_lease, check_name};
 
@@ -126,11 +127,27 @@ impl Locks {
     /// held is lost ([`Loss::Close`](crate::Loss::Close)), and nothing can be taken afterwards. Call it before the program
     /// ends: what is to be done in the background then ends with it.
     ///
-    /// # Panics
-    ///
-    /// If something is held or under way, and it is called outside of a tokio runtime.
+    /// It takes 5 s at most: see [`close_timeout`](Self::close_timeout).
     pub async fn close(&self) {
-        self.engine.close().await;
+        self.close_timeout(FAREWELL).await;
+    }
+
+    /// Does what [`close`](Self::close) does within this time. What no server has answered for by then ends with its
+    /// lease.
+    ///
+    /// Work under [`run`](crate::Hold::run) is dropped, and its lock is given up after that. A thread may be in the middle
+    /// of such work: the library waits for it, and renews its lock. If it takes too long, its lock keeps the lease, and a
+    /// warning names it. With `Duration::ZERO`, and outside of a tokio runtime, no server is asked: each lock keeps its
+    /// lease.
+    ///
+    /// Calling it again changes nothing. If the future is dropped, closing continues in the background.
+    pub async fn close_timeout(&self, timeout: Duration) {
+        let engine = self.engine.clone();
+        match Handle::try_current() {
+            // In a task of its own: the caller may be work under a lock, which closing drops.
+            Ok(runtime) => drop(runtime.spawn(async move { engine.close(timeout).await }).await),
+            Err(_) => engine.close(Duration::ZERO).await,
+        }
     }
 }
 

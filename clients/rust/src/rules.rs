@@ -53,8 +53,8 @@ pub(crate) const OWN_WAIT: Duration = Duration::from_secs(1);
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// How often a waiter asks whether it is its turn, where the server does not tell.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
-/// How long closing waits for what goes on in the background.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
+/// How long closing takes at most, unless the program says so.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(5);
 /// How long the scheduler sleeps at most while something is held: its timer stands still while the machine sleeps.
 pub(crate) const NAP: Duration = Duration::from_secs(1);
 /// Of independent servers, each may take this part of a lease to answer,

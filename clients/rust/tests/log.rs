@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use common::door::Door;
-use common::{NOWHERE, PATIENCE, Server, eventually};
+use common::{NOWHERE, PATIENCE, Server, eventually, work_on_a_thread};
 use redislock_client::hooks::Counters;
 use redislock_client::{Locks, Loss};
 use tokio::time::{sleep, timeout};
@@ -71,6 +71,19 @@ fn lines(level: Level, word: &str) -> Vec<String> {
         .filter(|(its, line)| *its == level && line.contains(word))
         .map(|(_, line)| line.clone())
         .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_close_names_the_locks_under_which_the_program_works() {
+    assert!(lines(Level::WARN, "'works-on'").is_empty());
+    let server = Server::start();
+    let locks = server.locks();
+    let working = work_on_a_thread(locks.lock("works-on"), SECOND).await;
+    locks.close_timeout(SECOND / 10).await;
+    locks.close().await;
+    let told = lines(Level::WARN, "closed while the program works under 'works-on'");
+    assert_eq!(told.len(), 1, "{told:?}");
+    working.await.unwrap().unwrap_err();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -206,7 +206,7 @@ async fn closing_takes_one_bound_whatever_is_held_and_under_way() {
     locks.close().await;
     let took = began.elapsed();
     server.signal("CONT");
-    assert!(took < 3 * SECOND, "{took:?}");
+    assert!(took < 6 * SECOND, "{took:?}");
     drop(releases.await.unwrap());
 }
 

@@ -16,10 +16,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Client, Cmd, Connection, FromRedisValue, ToRedisArgs};
-use redislock_client::{Locks, redis, redlock};
+use redislock_client::{Error, Lock, Locks, redis, redlock};
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{self, AddressFamily, SocketType};
 use tempfile::TempDir;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 /// The time that a busy machine may need.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -253,6 +256,20 @@ impl Drop for Server {
         drop(self.child.kill());
         self.child.wait().unwrap();
     }
+}
+
+/// Works under the lock by blocking a thread for this time. Returns once the work has begun.
+pub async fn work_on_a_thread(lock: Lock, time: Duration) -> JoinHandle<Result<(), Error>> {
+    let (begins, begun) = oneshot::channel();
+    let work = async move |_| {
+        begins.send(()).unwrap();
+        thread::sleep(time);
+        Ok(())
+    };
+    let runtime = Handle::current();
+    let working = tokio::task::spawn_blocking(move || runtime.block_on(lock.run(work)));
+    begun.await.unwrap();
+    working
 }
 
 /// Polls until it is so.
