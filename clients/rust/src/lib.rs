@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod abandon;
+mod address;
 mod clock;
 mod core;
 mod engine;
@@ -51,6 +52,7 @@ mod table;
 pub mod testing;
 mod wanted;
 
+pub use crate::address::IntoServer;
 pub use crate::error::{Cause, Error, Loss, Wait};
 pub use crate::hold::{Guard, Hold};
 pub use crate::info::{Holder, Info, Waiter};

@@ -1,6 +1,5 @@
 //! A connection that many tasks share.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,47 +13,10 @@ use tokio::sync::watch;
 use tokio::task::unconstrained;
 use tokio::time::timeout;
 
+use crate::address::Address;
 use crate::clock::Moment;
 use crate::error::{Cause, Error};
 use crate::rules::{ATTEMPT, Step, judge};
-
-/// Where a server listens. Without a port: a socket in the file system.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Address {
-    pub(crate) host: Arc<str>,
-    pub(crate) port: u16,
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.port == 0 { f.write_str(&self.host) } else { write!(f, "{}:{}", self.host, self.port) }
-    }
-}
-
-/// The address of this server.
-pub(crate) fn address_of(info: &ConnectionInfo) -> Address {
-    match info.addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            Address { host: host.as_str().into(), port: *port }
-        }
-        ConnectionAddr::Unix(path) => Address { host: path.to_string_lossy().into(), port: 0 },
-        // The driver's enum may grow; what it adds is no address that a server of a group could have.
-        _ => Address { host: "".into(), port: 0 },
-    }
-}
-
-/// How to log in at this server, if it is one of the same group.
-pub(crate) fn at(login: &ConnectionInfo, address: &Address) -> ConnectionInfo {
-    let (host, port) = (address.host.to_string(), address.port);
-    let place = match login.addr() {
-        ConnectionAddr::Tcp(..) => ConnectionAddr::Tcp(host, port),
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
-        }
-        other => other.clone(),
-    };
-    login.clone().set_addr(place)
-}
 
 /// Why there is no reply.
 #[derive(Clone, Debug)]
@@ -71,6 +33,21 @@ impl Failure {
         match self {
             Self::Refused(text) => Self::Refused(format!("{text} ({address})")),
             broken => broken,
+        }
+    }
+
+    /// Names the likely cause of a plain connection that ends in its greeting: TLS servers close it, or send an alert.
+    pub(crate) fn suspect_tls(self) -> Self {
+        let is_likely = |error: &RedisError| {
+            let is_away = error.is_connection_refusal() || error.is_timeout();
+            error.kind() == ErrorKind::Parse || (error.is_connection_dropped() && !is_away)
+        };
+        match self {
+            Self::Broken(why, Some(error)) if is_likely(&error) => {
+                let hint = "is this a port for TLS? Its address begins with rediss://";
+                Self::Broken(format!("{why}: {hint}"), Some(error))
+            }
+            other => other,
         }
     }
 

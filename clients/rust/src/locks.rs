@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Client, ConnectionInfo, IntoConnectionInfo};
+use redis::{Client, ConnectionInfo};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use crate::address::{IntoServer, some_of};
 use crate::engine::{Engine, Settings};
 use crate::error::Error;
 use crate::hooks::{Hooks, NoHooks};
@@ -36,7 +37,7 @@ pub struct Locks {
 
 impl Locks {
     /// The locks of one server, as `redis://127.0.0.1:6379`. Connects when the first lock is taken.
-    pub fn open(server: impl IntoConnectionInfo) -> Result<Self, Error> {
+    pub fn open(server: impl IntoServer) -> Result<Self, Error> {
         Self::builder().server(server).build()
     }
 
@@ -181,31 +182,31 @@ impl Builder {
     }
 
     /// The locks of one server.
-    pub fn server(mut self, server: impl IntoConnectionInfo) -> Self {
-        self.servers = info(server).map(|info| vec![Topology::Single(info)]);
+    pub fn server(mut self, server: impl IntoServer) -> Self {
+        self.servers = server.into_server().map(|info| vec![Topology::Single(info)]);
         self
     }
 
     /// The locks of the primary that these sentinels know by this name.
-    pub fn sentinel<S: IntoConnectionInfo>(
+    pub fn sentinel<S: IntoServer>(
         mut self,
         sentinels: impl IntoIterator<Item = S>,
         service: impl Into<String>,
     ) -> Self {
-        let primary = "redis://127.0.0.1".into_connection_info().map_err(invalid);
         let service = service.into();
-        self.servers = infos(sentinels).and_then(|sentinels| {
+        self.servers = some_of(sentinels).and_then(|sentinels| {
             if service.is_empty() {
                 return Err(Error::invalid("the service that sentinels watch must not be empty"));
             }
-            Ok(vec![Topology::Sentinel { sentinels, service, primary: primary? }])
+            let primary = "redis://127.0.0.1".into_server()?;
+            Ok(vec![Topology::Sentinel { sentinels, service, primary }])
         });
         self
     }
 
     /// How to log in at the primary that sentinels know: user, password, database and TLS; host and port do not count.
-    pub fn primary(mut self, primary: impl IntoConnectionInfo) -> Self {
-        match info(primary) {
+    pub fn primary(mut self, primary: impl IntoServer) -> Self {
+        match primary.into_server() {
             Ok(info) => self.primary = Some(info),
             Err(error) => self.servers = Err(error),
         }
@@ -213,8 +214,8 @@ impl Builder {
     }
 
     /// The locks of a cluster. `nodes`: some of its nodes, which know the others.
-    pub fn cluster<S: IntoConnectionInfo>(mut self, nodes: impl IntoIterator<Item = S>) -> Self {
-        self.servers = infos(nodes).map(|nodes| vec![Topology::Cluster(nodes)]);
+    pub fn cluster<S: IntoServer>(mut self, nodes: impl IntoIterator<Item = S>) -> Self {
+        self.servers = some_of(nodes).map(|nodes| vec![Topology::Cluster(nodes)]);
         self
     }
 
@@ -294,30 +295,4 @@ impl fmt::Debug for Builder {
             .field("max_queued_per_lock", &self.settings.max_queued)
             .finish_non_exhaustive()
     }
-}
-
-fn info(server: impl IntoConnectionInfo) -> Result<ConnectionInfo, Error> {
-    server.into_connection_info().map_err(invalid)
-}
-
-pub(crate) fn parsed<S: IntoConnectionInfo>(
-    servers: impl IntoIterator<Item = S>,
-) -> Result<Vec<ConnectionInfo>, Error> {
-    servers.into_iter().map(info).collect()
-}
-
-fn infos<S: IntoConnectionInfo>(servers: impl IntoIterator<Item = S>) -> Result<Vec<ConnectionInfo>, Error> {
-    let infos = parsed(servers)?;
-    if infos.is_empty() { Err(Error::invalid("name at least one server")) } else { Ok(infos) }
-}
-
-/// The driver's errors have no part of the address, and so no password.
-fn invalid(error: redis::RedisError) -> Error {
-    let text = error.to_string();
-    let hint = if text.contains("TLS, the feature") {
-        "switch on the feature `tls` of redislock-client"
-    } else {
-        "an address is redis://host:port or rediss://user:password@host:port/database"
-    };
-    Error::invalid(format!("{text}: {hint}"))
 }

@@ -13,16 +13,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::{Cmd, IntoConnectionInfo, Value};
+use redis::{Cmd, Value};
 use tokio::time::sleep;
 
+use crate::address::{IntoServer, address_of};
 use crate::clock::{Moment, at_random};
 use crate::core::{Core, Look, Patience};
 use crate::engine::{Attempt, Engine};
 use crate::error::Error;
 use crate::held::{Grant, Held};
-use crate::link::{address_of, lock};
-use crate::locks::{Builder, parsed};
+use crate::link::lock;
+use crate::locks::Builder;
 use crate::request::{Answer, Ask};
 use crate::rules::{BACK_OFF, each, majority, sure};
 use crate::servers::Topology;
@@ -36,12 +37,12 @@ const FEWEST_SERVERS: usize = 3;
 ///
 /// Name an odd number of servers, 3 or more, and each once: [`build`](Builder::build) refuses an address that is named
 /// twice. A server that has two addresses is refused with [`Error::Invalid`] when it grants a lock under both.
-pub fn builder<S: IntoConnectionInfo>(servers: impl IntoIterator<Item = S>) -> Builder {
+pub fn builder<S: IntoServer>(servers: impl IntoIterator<Item = S>) -> Builder {
     Builder::of(topologies(servers))
 }
 
-fn topologies<S: IntoConnectionInfo>(servers: impl IntoIterator<Item = S>) -> Result<Vec<Topology>, Error> {
-    let infos = parsed(servers)?;
+fn topologies<S: IntoServer>(servers: impl IntoIterator<Item = S>) -> Result<Vec<Topology>, Error> {
+    let infos = servers.into_iter().map(IntoServer::into_server).collect::<Result<Vec<_>, _>>()?;
     let number = infos.len();
     if number < FEWEST_SERVERS || number.is_multiple_of(2) {
         let range = format!("an odd number of servers, {FEWEST_SERVERS} or more");

@@ -8,9 +8,10 @@ use redis::{Cmd, Value};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+use crate::address::Address;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::link::{Address, Before, Failure, Link, Request};
+use crate::link::{Before, Failure, Link, Request};
 use crate::rules::{ATTEMPT, KEEP, LONGEST_PAUSE, LONGEST_RECONNECT, PAUSE, Step, judge};
 use crate::servers::Servers;
 use crate::wanted::Wanted;

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use redis::{Cmd, ConnectionInfo, Value};
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, Value};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
+use crate::address::{Address, address_of, at};
 use crate::clock::{Moment, at_random};
 use crate::info::{module_version, shown_version};
-use crate::link::{Address, Failure, Link, OnChange, address_of, at, lock};
+use crate::link::{Failure, Link, OnChange, lock};
 use crate::rules::{ATTEMPT, LONGEST_RECONNECT, MODULE_VERSION_MIN, RECONNECT, slot};
 
 /// Which servers there are.
@@ -303,7 +304,11 @@ impl Servers {
             return Err(closed());
         }
         let info = at(self.topology.login(), address);
+        // A server that has served is no other because its connection ends.
+        let is_unknown =
+            matches!(info.addr(), ConnectionAddr::Tcp(..)) && !door.has_served.load(Ordering::Relaxed);
         let made = Link::told(info, self.on_change.clone()).await.map_err(|failure| failure.at(address));
+        let made = made.map_err(|failure| if is_unknown { failure.suspect_tls() } else { failure });
         *lock(&door.failure) = made.as_ref().err().cloned();
         let link = made?;
         if !door.has_told_version.swap(true, Ordering::Relaxed) {

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use common::{NOWHERE, Server, eventually};
@@ -46,6 +48,24 @@ fn a_builder_refuses_what_does_not_go_together() {
     let addresses = [format!("127.0.0.1:6379/{password}"), format!("http://ann:{password}@host")];
     for told in addresses.map(|address| invalid(Locks::open(address))) {
         assert!(told.contains("an address is redis://host:port") && !told.contains(password), "{told}");
+    }
+    for address in ["", "redis://", "redis://host:0", "redis://host/-1", "redis://host/nine", "redis://[::]"]
+    {
+        invalid(Locks::open(address));
+    }
+    assert!(Locks::open(("host", 0)).is_err());
+    for part in ["?timeout=3", "?protocol=resp2", "?db=1", "#secret", "?secret@host", "/0?secret=1#secret"] {
+        for scheme in ["redis", "valkey"] {
+            let told = invalid(Locks::open(format!("{scheme}://ann:{password}@host{part}")));
+            assert!(told.starts_with("an address has ") && !told.contains(password), "{told}");
+        }
+    }
+    for address in ["redis://host/1?protocol=resp3", "unix:///run/redis.sock?db=1&user=ann&pass=secret"] {
+        assert!(Locks::open(address).is_ok(), "{address}");
+    }
+    if cfg!(feature = "tls") {
+        assert!(Locks::open("rediss://ann:secret@host:6380/1").is_ok());
+        assert!(invalid(Locks::open("rediss://host#insecure")).contains("Client::build_with_tls"));
     }
     let sentinel = Locks::builder().sentinel(NOWHERE, "").build();
     assert_eq!(invalid(sentinel), "the service that sentinels watch must not be empty");
@@ -104,6 +124,40 @@ async fn a_token_that_was_never_issued_is_fenced() {
     }
     let refused = Locks::builder().server(server.url()).server_timeout(Duration::ZERO).build();
     assert_eq!(invalid(refused), "server_timeout must be more than 0s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_says_password_database_and_host() {
+    let server = Server::start();
+    server.ask::<String>(&["ACL", "SETUSER", "ann", "on", ">p@:/?#%s", "~*", "+@all"]);
+    let address = |rest: &str| format!("redis://ann:p%40%3A%2F%3F%23%25s@127.0.0.1:{}{rest}", server.port);
+    let locks = Locks::open(address("/1")).unwrap();
+    let _guard = locks.lock("k").acquire().await.unwrap();
+    assert!(!server.is_held("k"), "it is in another database");
+    let refused = Locks::open(address("/4711")).unwrap().lock("k").acquire().await.unwrap_err();
+    assert!(matches!(refused, Error::ServerRefused { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("DB index is out of range"), "{refused}");
+    let nobody = Locks::open("redis://ann:secret@[::1]:1").unwrap();
+    let told = nobody.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err().to_string();
+    assert!(told.contains("[::1]:1: ") && !told.contains("secret"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_connection_to_a_port_for_tls_says_what_may_be_wrong() {
+    for alert in [&[][..], b"\x15\x03\x03\x00\x02\x02\x46"] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("redis://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let mut client = client.unwrap();
+                assert!(client.read(&mut [0; 1024]).unwrap() > 0);
+                drop(client.write_all(alert));
+            }
+        });
+        let locks = Locks::open(address).unwrap();
+        let told = locks.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err().to_string();
+        assert!(told.contains("a port for TLS? Its address begins with rediss://"), "{told}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
