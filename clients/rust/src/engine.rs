@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::warn;
 
 use crate::clock::Moment;
@@ -14,7 +15,7 @@ use crate::error::{Error, Loss};
 use crate::held::{End, Grant, Held};
 use crate::hooks::Hooks;
 use crate::info::{Info, shown_version};
-use crate::keeper::{Busy, Due, Keeper};
+use crate::keeper::{Due, Keeper};
 use crate::redlock;
 use crate::rules::{LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, PATIENCE, PAUSE, WAITING, renewal};
 use crate::servers::Topology;
@@ -346,7 +347,9 @@ impl Engine {
             }
             sleep(PAUSE).await;
         }
-        self.keeper.stop_working(until).await;
+        if !time.is_zero() {
+            self.keeper.stop_working(until).await;
+        }
         if !kept.is_empty() {
             let names: Vec<_> = kept.iter().map(|held| held.wanted.label()).collect();
             warn!("closed while the program works under '{}', which its lease ends", names.join("', '"));
@@ -438,7 +441,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) wanted: Arc<Wanted>,
     token: Option<i64>,
     is_open: bool,
-    _busy: Busy,
+    _busy: TaskTrackerToken,
 }
 
 impl<'a> Attempt<'a> {

@@ -4,13 +4,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
-use tokio::time::sleep;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::warn;
 
 use crate::clock::Moment;
@@ -80,9 +82,9 @@ pub(crate) struct Keeper {
     /// When a wait for a lock was logged last.
     logged: Mutex<HashMap<Vec<u8>, Moment>>,
     runtime: Mutex<Option<Handle>>,
-    closing: watch::Sender<bool>,
-    acquiring: AtomicUsize,
-    working: AtomicUsize,
+    closing: CancellationToken,
+    acquiring: TaskTracker,
+    working: TaskTracker,
 }
 
 impl Keeper {
@@ -94,9 +96,9 @@ impl Keeper {
             begun: Notify::new(),
             logged: Mutex::default(),
             runtime: Mutex::default(),
-            closing: watch::Sender::new(false),
-            acquiring: AtomicUsize::new(0),
-            working: AtomicUsize::new(0),
+            closing: CancellationToken::new(),
+            acquiring: TaskTracker::new(),
+            working: TaskTracker::new(),
         }
     }
 
@@ -127,12 +129,8 @@ impl Keeper {
     }
 
     /// Runs this beside all else, and has those that close wait for it.
-    pub(crate) fn begin(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
-        let busy = Busy::new(self, |keeper| &keeper.working);
-        self.spawn(async move {
-            work.await;
-            drop(busy);
-        });
+    pub(crate) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.spawn(self.working.track_future(work));
     }
 
     /// Runs this beside all else.
@@ -300,36 +298,34 @@ impl Keeper {
     // The end.
 
     pub(crate) fn is_closing(&self) -> bool {
-        *self.closing.borrow()
+        self.closing.is_cancelled()
     }
 
     /// Waits until nobody may acquire any more.
     pub(crate) async fn until_closing(&self) {
-        // It ends by an error if the sender is gone, which is a part of this.
-        drop(self.closing.subscribe().wait_for(|is_closing| *is_closing).await);
+        self.closing.cancelled().await;
     }
 
     /// Counts one that acquires, until this is dropped.
-    pub(crate) fn acquiring(self: &Arc<Self>) -> Busy {
-        Busy::new(self, |keeper| &keeper.acquiring)
+    pub(crate) fn acquiring(&self) -> TaskTrackerToken {
+        self.acquiring.token()
     }
 
     /// Refuses all that want more.
     pub(crate) fn start_closing(&self) {
-        self.closing.send_replace(true);
+        self.closing.cancel();
         self.wake.notify_one();
     }
 
     /// Whether any acquire or release is under way.
     pub(crate) fn is_acquiring(&self) -> bool {
-        self.acquiring.load(Ordering::Acquire) > 0
+        !self.acquiring.is_empty()
     }
 
     /// Waits until all in the background is done, for a while.
     pub(crate) async fn stop_working(&self, until: Moment) {
-        while self.working.load(Ordering::Acquire) > 0 && Moment::now() < until {
-            sleep(PAUSE).await;
-        }
+        self.working.close();
+        drop(timeout(until.left(), self.working.wait()).await);
     }
 
     /// Lets the scheduler look whether it is needed.
@@ -344,21 +340,5 @@ struct Scheduled(Arc<Keeper>);
 impl Drop for Scheduled {
     fn drop(&mut self) {
         drop(lock(&self.0.runtime).take());
-    }
-}
-
-/// Counts until it is dropped.
-pub(crate) struct Busy(Arc<Keeper>, fn(&Keeper) -> &AtomicUsize);
-
-impl Busy {
-    fn new(keeper: &Arc<Keeper>, which: fn(&Keeper) -> &AtomicUsize) -> Self {
-        which(keeper).fetch_add(1, Ordering::AcqRel);
-        Self(keeper.clone(), which)
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.1(&self.0).fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -12,6 +12,7 @@ use futures_util::FutureExt;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{error, warn};
 
 use crate::error::{Error, Loss};
@@ -112,15 +113,15 @@ impl Candidate {
     /// [`Error::Closed`] if the [`Locks`](crate::Locks) are closed.
     pub fn stand(self) -> Result<Leader, Error> {
         self.lock.check()?;
-        let (resigned, (state, shown)) = (watch::Sender::new(false), watch::channel(State::Stands));
-        let hears = resigned.subscribe();
+        let (resigned, (state, shown)) = (CancellationToken::new(), watch::channel(State::Stands));
+        let hears = resigned.clone();
         let task = tokio::spawn(async move {
-            let campaign = AssertUnwindSafe(self.campaign(hears, &state)).catch_unwind().await;
+            let campaign = AssertUnwindSafe(self.campaign(&hears, &state)).catch_unwind().await;
             if let Err(panic) = campaign {
                 self.panicked(&*panic, &state);
             }
         });
-        Ok(Leader { resigned, state: shown, task })
+        Ok(Leader { resigned: resigned.drop_guard(), state: shown, task })
     }
 
     /// Says why it stands no more.
@@ -136,19 +137,19 @@ impl Candidate {
         drop(catch_unwind(AssertUnwindSafe(|| (self.on_error)(&error))));
     }
 
-    async fn campaign(&self, mut resigned: watch::Receiver<bool>, state: &watch::Sender<State>) {
+    async fn campaign(&self, resigned: &CancellationToken, state: &watch::Sender<State>) {
         let mut told = None;
         loop {
             let elected = tokio::select! {
                 biased;
-                () = until(&mut resigned) => return,
+                () = resigned.cancelled() => return,
                 elected = self.lock.acquire() => elected,
             };
             match elected {
                 Ok(guard) => {
                     told = None;
                     state.send_replace(State::Leads(guard.hold()));
-                    let goes_on = self.lead(guard, &mut resigned).await;
+                    let goes_on = self.lead(guard, resigned).await;
                     state.send_replace(State::Stands);
                     if !goes_on {
                         return;
@@ -174,14 +175,14 @@ impl Candidate {
     }
 
     /// Leads until it is deposed; false if it has resigned.
-    async fn lead(&self, guard: Guard, resigned: &mut watch::Receiver<bool>) -> bool {
+    async fn lead(&self, guard: Guard, resigned: &CancellationToken) -> bool {
         let work = async {
             (self.on_elected)(guard.hold()).await;
             pending::<()>().await;
         };
         let loss = tokio::select! {
             biased;
-            () = until(resigned) => None,
+            () = resigned.cancelled() => None,
             _ = guard.run(work) => guard.loss(),
         };
         match loss {
@@ -199,15 +200,10 @@ impl fmt::Debug for Candidate {
     }
 }
 
-/// Waits until it has resigned, or is dropped.
-async fn until(resigned: &mut watch::Receiver<bool>) {
-    drop(resigned.wait_for(|resigned| *resigned).await);
-}
-
 /// Stands for election, and leads while it holds the lock. When this is dropped it resigns in the background.
 #[must_use = "it resigns when this is dropped"]
 pub struct Leader {
-    resigned: watch::Sender<bool>,
+    resigned: DropGuard,
     state: watch::Receiver<State>,
     task: JoinHandle<()>,
 }
@@ -257,7 +253,7 @@ impl Leader {
 
     /// Stands no more; when this is done, the lock is given up.
     pub async fn resign(self) {
-        self.resigned.send_replace(true);
+        drop(self.resigned);
         // An error says that the runtime has ended the task, or that a callback has panicked.
         drop(self.task.await);
     }
