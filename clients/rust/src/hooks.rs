@@ -11,51 +11,34 @@ pub use crate::otel::OpenTelemetry;
 ///
 /// A hook is called in the middle of the work, so it must be quick; a panic in it does no harm. `name` is the name of the lock,
 /// or of the first of several.
+#[allow(unused_variables)] // the names are for those who implement it
 pub trait Hooks: Send + Sync + 'static {
     /// An acquire begins. Its end is one of `granted`, `timed_out` and `failed`.
-    fn requested(&self, name: &str) {
-        let _ = name;
-    }
+    fn requested(&self, name: &str) {}
 
     /// An acquire waits in line.
-    fn waiting(&self, name: &str) {
-        let _ = name;
-    }
+    fn waiting(&self, name: &str) {}
 
     /// A lock was granted. The request had waited for `waited`.
-    fn granted(&self, name: &str, waited: Duration) {
-        let _ = (name, waited);
-    }
+    fn granted(&self, name: &str, waited: Duration) {}
 
     /// A lock was not to be had in time. The request had waited for `waited`.
-    fn timed_out(&self, name: &str, waited: Duration) {
-        let _ = (name, waited);
-    }
+    fn timed_out(&self, name: &str, waited: Duration) {}
 
     /// An acquire ended in an error that is no time-out, or `None` if its future was dropped.
-    fn failed(&self, name: &str, waited: Duration, error: Option<&Error>) {
-        let _ = (name, waited, error);
-    }
+    fn failed(&self, name: &str, waited: Duration, error: Option<&Error>) {}
 
     /// A hold was given up by its holder. It had lasted for `held`.
-    fn released(&self, name: &str, held: Duration) {
-        let _ = (name, held);
-    }
+    fn released(&self, name: &str, held: Duration) {}
 
     /// A hold was lost. It had lasted for `held`.
-    fn lost(&self, name: &str, held: Duration, reason: Loss) {
-        let _ = (name, held, reason);
-    }
+    fn lost(&self, name: &str, held: Duration, reason: Loss) {}
 
     /// A renewal failed, and is tried again. Called for each attempt.
-    fn renewal_failed(&self, name: &str, error: &Error) {
-        let _ = (name, error);
-    }
+    fn renewal_failed(&self, name: &str, error: &Error) {}
 
     /// The server at this `host:port` serves again over a new connection, after the one before had ended.
-    fn reconnected(&self, address: &str) {
-        let _ = address;
-    }
+    fn reconnected(&self, address: &str) {}
 }
 
 /// Hooks that do nothing.
