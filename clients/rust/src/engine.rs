@@ -17,7 +17,7 @@ use crate::hooks::Hooks;
 use crate::info::{Info, shown_version};
 use crate::keeper::{Due, Keeper};
 use crate::redlock;
-use crate::rules::{LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, PATIENCE, PAUSE, WAITING, renewal};
+use crate::rules::{LEASE, LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, PATIENCE, PAUSE, WAITING, renewal};
 use crate::servers::Topology;
 use crate::wanted::{HOST_LABEL, Wanted};
 
@@ -33,6 +33,9 @@ pub(crate) struct Engine {
 
 /// What a program may say of its locks.
 pub(crate) struct Settings {
+    /// That of locks that name none.
+    pub(crate) lease: Duration,
+    pub(crate) hooks: Arc<dyn Hooks>,
     pub(crate) max_queued: usize,
     /// For how long no server may answer, where a wait has no end.
     pub(crate) server_timeout: Duration,
@@ -44,14 +47,14 @@ pub(crate) struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let (label, prefix) = (HOST_LABEL.clone(), Vec::new());
-        Self { max_queued: WAITING, server_timeout: PATIENCE, label, prefix }
+        let (label, prefix, hooks) = (HOST_LABEL.clone(), Vec::new(), Arc::new(()));
+        Self { lease: LEASE, hooks, max_queued: WAITING, server_timeout: PATIENCE, label, prefix }
     }
 }
 
 impl Engine {
-    pub(crate) fn new(topologies: Vec<Topology>, hooks: Arc<dyn Hooks>, settings: Settings) -> Self {
-        let keeper = Arc::new(Keeper::new(hooks));
+    pub(crate) fn new(topologies: Vec<Topology>, settings: Settings) -> Self {
+        let keeper = Arc::new(Keeper::new(settings.hooks.clone()));
         #[cfg(feature = "testing")]
         crate::testing::note(&keeper);
         let core = |topology| Arc::new(Core::new(topology, keeper.clone(), &settings));

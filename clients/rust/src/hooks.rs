@@ -42,10 +42,7 @@ pub trait Hooks: Send + Sync + 'static {
 }
 
 /// Hooks that do nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoHooks;
-
-impl Hooks for NoHooks {}
+impl Hooks for () {}
 
 /// Hooks that count: `Arc<Counters>` for [`Builder::hooks`](crate::Builder::hooks), and a clone of it to read.
 #[derive(Debug, Default)]

@@ -31,8 +31,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    pub(crate) fn new(engine: Arc<Engine>, names: Vec<Vec<u8>>, kind: Kind, lease: Duration) -> Self {
-        let (max_hold, min_hold) = (None, None);
+    pub(crate) fn new(engine: Arc<Engine>, names: Vec<Vec<u8>>, kind: Kind) -> Self {
+        let (lease, max_hold, min_hold) = (engine.settings.lease, None, None);
         Self { engine, names, kind, lease, wait: None, renews: true, max_hold, min_hold, owner: None }
     }
 

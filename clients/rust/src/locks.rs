@@ -11,11 +11,11 @@ use tokio::sync::Semaphore;
 use crate::address::{IntoServer, some_of};
 use crate::engine::{Engine, Settings};
 use crate::error::Error;
-use crate::hooks::{Hooks, NoHooks};
+use crate::hooks::Hooks;
 use crate::info::Info;
 use crate::leader::Candidate;
 use crate::lock::Lock;
-use crate::rules::{FAREWELL, LEASE};
+use crate::rules::FAREWELL;
 use crate::servers::Topology;
 use crate::wanted::{Kind, check_label, check_lease, check_name};
 
@@ -32,7 +32,6 @@ const HIGHEST_TOKEN: i64 = (1 << 53) - 1;
 #[derive(Clone)]
 pub struct Locks {
     engine: Arc<Engine>,
-    lease: Duration,
 }
 
 impl Locks {
@@ -50,7 +49,7 @@ impl Locks {
 
     fn make<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>, kind: Kind) -> Lock {
         let names = names.into_iter().map(|name| self.key(name.as_ref())).collect();
-        Lock::new(self.engine.clone(), names, kind, self.lease)
+        Lock::new(self.engine.clone(), names, kind)
     }
 
     fn one(&self, name: impl AsRef<[u8]>, kind: Kind) -> Lock {
@@ -156,13 +155,13 @@ impl Locks {
 impl From<Client> for Locks {
     fn from(client: Client) -> Self {
         let servers = vec![Topology::Single(client.get_connection_info().clone())];
-        Self { engine: Arc::new(Engine::new(servers, Arc::new(NoHooks), Settings::default())), lease: LEASE }
+        Self { engine: Arc::new(Engine::new(servers, Settings::default())) }
     }
 }
 
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks").field("lease", &self.lease).finish_non_exhaustive()
+        f.debug_struct("Locks").field("lease", &self.engine.settings.lease).finish_non_exhaustive()
     }
 }
 
@@ -171,14 +170,12 @@ impl fmt::Debug for Locks {
 pub struct Builder {
     servers: Result<Vec<Topology>, Error>,
     primary: Option<ConnectionInfo>,
-    lease: Duration,
     settings: Settings,
-    hooks: Arc<dyn Hooks>,
 }
 
 impl Builder {
     pub(crate) fn of(servers: Result<Vec<Topology>, Error>) -> Self {
-        Self { servers, primary: None, lease: LEASE, settings: Settings::default(), hooks: Arc::new(NoHooks) }
+        Self { servers, primary: None, settings: Settings::default() }
     }
 
     /// The locks of one server.
@@ -222,7 +219,7 @@ impl Builder {
     /// The lease of locks that name none: 100 ms or more. The longest is the server's `redislock.max-lease` (an hour), or
     /// its `redislock.quarantine` if that is set and shorter. Default: 30 seconds.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
+        self.settings.lease = lease;
         self
     }
 
@@ -255,7 +252,7 @@ impl Builder {
     /// What is told of requests, grants, losses, releases, failed renewals and new connections. Keep a clone of the
     /// [`Arc`] to read it afterwards, as [`Counters`](crate::hooks::Counters).
     pub fn hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
-        self.hooks = hooks;
+        self.settings.hooks = hooks;
         self
     }
 
@@ -273,7 +270,7 @@ impl Builder {
             }
             (None, _) => {}
         }
-        check_lease(self.lease)?;
+        check_lease(self.settings.lease)?;
         if !(1..=Semaphore::MAX_PERMITS).contains(&self.settings.max_queued) {
             let (most, number) = (Semaphore::MAX_PERMITS, self.settings.max_queued);
             return Err(Error::invalid(format!(
@@ -284,14 +281,14 @@ impl Builder {
         if self.settings.server_timeout.is_zero() {
             return Err(Error::invalid("server_timeout must be more than 0s"));
         }
-        Ok(Locks { engine: Arc::new(Engine::new(servers, self.hooks, self.settings)), lease: self.lease })
+        Ok(Locks { engine: Arc::new(Engine::new(servers, self.settings)) })
     }
 }
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
-            .field("lease", &self.lease)
+            .field("lease", &self.settings.lease)
             .field("max_queued_per_lock", &self.settings.max_queued)
             .finish_non_exhaustive()
     }
