@@ -36,10 +36,10 @@ impl Core {
             // It would end the next hold of the same owner, too: one that asks again while a server still has the hold
             // gets the same token.
             let filed = self.file(key, errand.clone());
-            self.keeper.begin(async move {
+            self.keeper.spawn(self.keeper.working.track_future(async move {
                 errand.run(sent).await;
                 drop(filed);
-            });
+            }));
         }
     }
 
@@ -49,7 +49,7 @@ impl Core {
         while began.age() < wanted.lease.min(3 * PATIENCE) {
             let command = wanted.release(&name, token); // for what is left now of the time for which it stays taken
             let asked = self.servers.request(Ask::new(&name, &command, Moment::now() + PATIENCE)).await;
-            if self.keeper.is_closing() || (asked.is_ok() && !wanted.is_doubtful()) {
+            if self.keeper.closing.is_cancelled() || (asked.is_ok() && !wanted.is_doubtful()) {
                 return;
             }
             sleep(pause).await;

@@ -75,7 +75,7 @@ impl Engine {
 
     /// The same for what closed locks refuse.
     pub(crate) fn enter_open(self: &Arc<Self>) -> Result<(), Error> {
-        if self.keeper.is_closing() { Err(Error::Closed) } else { self.enter() }
+        if self.keeper.closing.is_cancelled() { Err(Error::Closed) } else { self.enter() }
     }
 
     /// Has what is held looked after in this runtime, if it is in none.
@@ -110,7 +110,7 @@ impl Engine {
         };
         let granted = tokio::select! {
             biased;
-            () = self.keeper.until_closing() => Err(Error::Closed),
+            () = self.keeper.closing.cancelled() => Err(Error::Closed),
             granted = acquiring => granted,
             never = self.log_waits(&attempt.wanted) => match never {},
         };
@@ -332,7 +332,7 @@ impl Engine {
     /// Tells all holders and waiters that the locks are closed, gives up what nobody works under, and ends all
     /// connections. Takes this time at most, and asks no server if it is zero.
     pub(crate) async fn close(self: &Arc<Self>, time: Duration) {
-        self.keeper.start_closing();
+        self.keeper.closing.cancel();
         // A part of the time is left for the release of what ends last.
         let (until, works_until) = (Moment::now() + time, Moment::now() + time / 5 * 4);
         let mut kept = self.keeper.all();
@@ -341,7 +341,7 @@ impl Engine {
             if !time.is_zero() {
                 kept.retain(|held| !self.give_up_idle(held));
             }
-            let is_done = kept.is_empty() && !self.keeper.is_acquiring();
+            let is_done = kept.is_empty() && self.keeper.acquiring.is_empty();
             if is_done || works_until.left().is_zero() {
                 break;
             }
@@ -351,7 +351,8 @@ impl Engine {
             sleep(PAUSE).await;
         }
         if !time.is_zero() {
-            self.keeper.stop_working(until).await;
+            self.keeper.working.close();
+            drop(timeout(until.left(), self.keeper.working.wait()).await);
         }
         if !kept.is_empty() {
             let names: Vec<_> = kept.iter().map(|held| held.wanted.label()).collect();
@@ -449,7 +450,7 @@ pub(crate) struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     pub(crate) fn new(engine: &'a Arc<Engine>, wanted: Arc<Wanted>) -> Self {
-        Self { engine, wanted, token: None, is_open: true, _busy: engine.keeper.acquiring() }
+        Self { engine, wanted, token: None, is_open: true, _busy: engine.keeper.acquiring.token() }
     }
 
     /// Notes that it was granted nothing. What its owner holds by another request stays, as a read that it wanted to

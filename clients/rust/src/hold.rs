@@ -144,7 +144,7 @@ impl Guard {
     pub(crate) fn new(engine: Arc<Engine>, held: Held) -> Self {
         let held = Arc::new(held);
         engine.keeper.keep(&held);
-        if engine.keeper.is_closing() {
+        if engine.keeper.closing.is_cancelled() {
             engine.lose(&held, Loss::Close);
         }
         Self { hold: Hold { engine, held } }

@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::warn;
 
 use crate::clock::Moment;
@@ -82,9 +81,12 @@ pub(crate) struct Keeper {
     /// When a wait for a lock was logged last.
     logged: Mutex<HashMap<Vec<u8>, Moment>>,
     runtime: Mutex<Option<Handle>>,
-    closing: CancellationToken,
-    acquiring: TaskTracker,
-    working: TaskTracker,
+    /// Cancelled when nobody may acquire any more.
+    pub(crate) closing: CancellationToken,
+    /// All that acquires or releases,
+    pub(crate) acquiring: TaskTracker,
+    /// and all in the background that closing waits for.
+    pub(crate) working: TaskTracker,
 }
 
 impl Keeper {
@@ -126,11 +128,6 @@ impl Keeper {
             schedule.await;
             drop(scheduled);
         }));
-    }
-
-    /// Runs this beside all else, and has those that close wait for it.
-    pub(crate) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.spawn(self.working.track_future(work));
     }
 
     /// Runs this beside all else.
@@ -293,39 +290,6 @@ impl Keeper {
             found.push(Due { held, is_over, renew, look });
         }
         found
-    }
-
-    // The end.
-
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing.is_cancelled()
-    }
-
-    /// Waits until nobody may acquire any more.
-    pub(crate) async fn until_closing(&self) {
-        self.closing.cancelled().await;
-    }
-
-    /// Counts one that acquires, until this is dropped.
-    pub(crate) fn acquiring(&self) -> TaskTrackerToken {
-        self.acquiring.token()
-    }
-
-    /// Refuses all that want more.
-    pub(crate) fn start_closing(&self) {
-        self.closing.cancel();
-        self.wake.notify_one();
-    }
-
-    /// Whether any acquire or release is under way.
-    pub(crate) fn is_acquiring(&self) -> bool {
-        !self.acquiring.is_empty()
-    }
-
-    /// Waits until all in the background is done, for a while.
-    pub(crate) async fn stop_working(&self, until: Moment) {
-        self.working.close();
-        drop(timeout(until.left(), self.working.wait()).await);
     }
 
     /// Lets the scheduler look whether it is needed.

@@ -141,7 +141,7 @@ impl Lock {
         let (began, wanted) = (Moment::now(), self.wanted()?);
         let keeper = &self.engine.keeper;
         // Until the hold is kept: one that closes the locks meanwhile has to find it.
-        let _acquiring = keeper.acquiring();
+        let _acquiring = keeper.acquiring.token();
         let name = listed(&self.names[..1], self.engine.settings.prefix.len());
         let mut asked = Asked::new(keeper, &name, began);
         let granted = self.engine.acquire(wanted, self.wait).await;
