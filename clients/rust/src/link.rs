@@ -9,9 +9,9 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion};
 use redis::{PushInfo, PushKind, RedisError, RedisResult, Value};
-use tokio::sync::watch;
 use tokio::task::unconstrained;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::address::Address;
 use crate::clock::Moment;
@@ -162,7 +162,7 @@ pub(crate) struct Link {
     connection: Mutex<Option<MultiplexedConnection>>,
     /// So that requests have the order of their numbers.
     order: Mutex<()>,
-    closed: watch::Sender<bool>,
+    closed: CancellationToken,
     /// Whether a reply did not come in time. What was sent may still reach the server.
     given_up: AtomicBool,
     /// Whether the server has done what only a primary does.
@@ -207,18 +207,17 @@ impl Link {
     }
 
     fn new(on_change: Option<OnChange>) -> Arc<Self> {
-        let (closed, is_told) = (watch::Sender::new(false), AtomicBool::new(false));
         Arc::new(Self {
             number: next_number(),
             connection: Mutex::new(None),
             order: Mutex::new(()),
-            closed,
+            closed: CancellationToken::new(),
             given_up: AtomicBool::default(),
             served: AtomicBool::default(),
             refusal: Mutex::default(),
             born: Moment::now(),
             on_change,
-            is_told,
+            is_told: AtomicBool::default(),
         })
     }
 
@@ -276,14 +275,15 @@ impl Link {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        *self.closed.borrow()
+        self.closed.is_cancelled()
     }
 
     /// Ends the connection for all who wait for a reply.
     pub(crate) fn close(&self) {
-        if self.closed.send_replace(true) {
+        if self.is_closed() {
             return;
         }
+        self.closed.cancel();
         drop(lock(&self.connection).take());
         if let Some(on_change) = &self.on_change {
             on_change(Change::Any);
@@ -341,12 +341,11 @@ impl Link {
         request: &Request<'_>,
         most: Duration,
     ) -> Result<(Value, u64), Failure> {
-        let mut closed = self.closed.subscribe();
         let reply = async {
             tokio::select! {
                 biased;
                 reply = self.send(request) => reply,
-                _ = closed.wait_for(|closed| *closed) => Err(self.ended()),
+                () = self.closed.cancelled() => Err(self.ended()),
             }
         };
         match timeout(most, reply).await {
