@@ -347,8 +347,8 @@ impl Adapter {
     fn stats(&self) -> Value {
         let counted = &self.counted;
         json!({
-            "grants": counted.grants(), "timeouts": counted.timeouts(), "losses": counted.losses(),
-            "releases": counted.releases(), "waits": counted.waits(),
+            "grants": counted.grants.get(), "timeouts": counted.timeouts.get(), "losses": counted.losses.get(),
+            "releases": counted.releases.get(), "waits": counted.waits.get(),
         })
     }
 

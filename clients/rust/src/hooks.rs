@@ -46,83 +46,65 @@ impl Hooks for () {}
 
 /// Hooks that count: `Arc<Counters>` for [`Builder::hooks`](crate::Builder::hooks), and a clone of it to read.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Counters {
-    grants: AtomicU64,
-    timeouts: AtomicU64,
-    losses: AtomicU64,
-    releases: AtomicU64,
-    waits: AtomicU64,
-    renewal_failures: AtomicU64,
-    reconnects: AtomicU64,
-}
-
-impl Counters {
     /// Acquires that were granted.
-    pub fn grants(&self) -> u64 {
-        self.grants.load(Ordering::Relaxed)
-    }
-
+    pub grants: Counter,
     /// Acquires that ended in [`LockTimeout`](crate::Error::LockTimeout).
-    pub fn timeouts(&self) -> u64 {
-        self.timeouts.load(Ordering::Relaxed)
-    }
-
+    pub timeouts: Counter,
     /// Holds that were lost.
-    pub fn losses(&self) -> u64 {
-        self.losses.load(Ordering::Relaxed)
-    }
-
+    pub losses: Counter,
     /// Holds that were given up by their holders.
-    pub fn releases(&self) -> u64 {
-        self.releases.load(Ordering::Relaxed)
-    }
-
+    pub releases: Counter,
     /// Acquires that waited in line.
-    pub fn waits(&self) -> u64 {
-        self.waits.load(Ordering::Relaxed)
-    }
-
+    pub waits: Counter,
     /// Attempts to renew that failed.
-    pub fn renewal_failures(&self) -> u64 {
-        self.renewal_failures.load(Ordering::Relaxed)
-    }
-
+    pub renewal_failures: Counter,
     /// Connections that took the place of one that had ended.
-    pub fn reconnects(&self) -> u64 {
-        self.reconnects.load(Ordering::Relaxed)
-    }
+    pub reconnects: Counter,
 }
 
-fn add(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+/// One of the [`Counters`].
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// The count so far.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Hooks for Counters {
     fn waiting(&self, _: &str) {
-        add(&self.waits);
+        self.waits.add();
     }
 
     fn granted(&self, _: &str, _: Duration) {
-        add(&self.grants);
+        self.grants.add();
     }
 
     fn timed_out(&self, _: &str, _: Duration) {
-        add(&self.timeouts);
+        self.timeouts.add();
     }
 
     fn released(&self, _: &str, _: Duration) {
-        add(&self.releases);
+        self.releases.add();
     }
 
     fn lost(&self, _: &str, _: Duration, _: Loss) {
-        add(&self.losses);
+        self.losses.add();
     }
 
     fn renewal_failed(&self, _: &str, _: &Error) {
-        add(&self.renewal_failures);
+        self.renewal_failures.add();
     }
 
     fn reconnected(&self, _: &str) {
-        add(&self.reconnects);
+        self.reconnects.add();
     }
 }

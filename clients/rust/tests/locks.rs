@@ -157,7 +157,7 @@ async fn the_server_sees_the_deadlock_of_an_owner_whose_hold_begins_while_it_wai
     let _: i64 = server.ask(&["LOCK.ACQUIRE", "theirs", "ben", "PX", "60000"]);
     for (number, lock) in (1..).zip([locks.many(names), locks.many(names).owner("ann")]) {
         waits.spawn(async move { drop(lock.acquire().await) });
-        let is_waiting = || counters.waits() == number && server.waiters("theirs") == 1;
+        let is_waiting = || counters.waits.get() == number && server.waiters("theirs") == 1;
         eventually("it waits", is_waiting).await;
     }
     sleep(SECOND / 50).await;

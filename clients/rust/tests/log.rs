@@ -94,7 +94,7 @@ async fn an_outage_is_logged_once_at_its_begin_and_once_at_its_end() {
     let guard = locks.lock("outage").lease(9 * SECOND).acquire().await.unwrap();
     sleep(2 * SECOND).await;
     server.signal("STOP");
-    eventually("a renewal fails", || counters.renewal_failures() > 0).await;
+    eventually("a renewal fails", || counters.renewal_failures.get() > 0).await;
     server.signal("CONT");
     eventually("it is renewed", || lines(Level::WARN, "'outage'").len() > 1).await;
     let told = lines(Level::WARN, "'outage'");
@@ -103,7 +103,7 @@ async fn an_outage_is_logged_once_at_its_begin_and_once_at_its_end() {
     assert!(told[0].contains("no reply for"), "{told:?}");
     assert!(told[1].starts_with("renewed lock 'outage' again, after "), "{told:?}");
     assert_eq!(lines(Level::INFO, &address), [format!("reconnected to {address}")]);
-    assert_eq!(counters.reconnects(), 1);
+    assert_eq!(counters.reconnects.get(), 1);
     guard.check().unwrap();
     assert!(guard.cause().is_none());
     guard.release().await.unwrap();
