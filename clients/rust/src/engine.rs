@@ -17,7 +17,9 @@ use crate::hooks::Hooks;
 use crate::info::{Info, shown_version};
 use crate::keeper::{Due, Keeper};
 use crate::redlock;
-use crate::rules::{LEASE, LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, PATIENCE, PAUSE, WAITING, renewal};
+use crate::rules::{
+    LEASE, LONG_WAIT, LONGEST_PAUSE, NAP, NOBODYS, OWN_WAIT, PATIENCE, PAUSE, WAITING, renewal,
+};
 use crate::servers::Topology;
 use crate::wanted::{HOST_LABEL, Wanted};
 
