@@ -68,6 +68,8 @@ export interface Context {
   readonly waits: (request: Request) => void;
   /** Whether the program has a hold of this owner, and of this token. */
   readonly holds: (owner: string, token?: number) => boolean;
+  /** Each is called when a hold begins. */
+  readonly begins: Set<() => void>;
   readonly journal: Journal;
   readonly background: (work: Promise<unknown>) => void;
   /** The longest that the server accepts, where its settings say less than we ask. */
@@ -363,20 +365,26 @@ export class Attempt {
 
   /** Waits for a change: until it is worth asking again, at the latest when the time is over. */
   async #wait(): Promise<void> {
-    const { lines } = this.#context;
+    const { lines, begins, holds } = this.#context;
     const { names, isNamed, owner } = this.#request;
     if (this.#isSilent || (this.#seat === undefined && lines.hasRoom)) return this.#block();
     if (names.length === 1) return this.#sit();
-    // Places in line are for single names. Others wait for a connection, but not where the owner holds another lock: the
-    // server has to see its deadlock.
-    if (isNamed && this.#context.holds(owner)) return this.#block();
-    const { ready, stop } = lines.room();
+    // Places in line are for single names. Others wait for a connection, but only as long as their owner holds nothing:
+    // the server has to see its deadlock.
+    const { ready, stop, hurry } = lines.room();
+    const look = () => {
+      if (isNamed && holds(owner)) hurry();
+    };
+    look();
+    begins.add(look);
     try {
       await this.#inTime(ready, this.#until);
     } catch (error) {
       stop();
       if (error instanceof ConnectionFailedError) return;
       throw error;
+    } finally {
+      begins.delete(look);
     }
     return this.#block(true);
   }

@@ -199,6 +199,8 @@ export abstract class Base implements AsyncDisposable {
   protected readonly prefix: string;
   readonly #hooks: Hooks;
   readonly #lives = new Set<Life>();
+  /** Each is called when a hold begins. */
+  protected readonly begins = new Set<() => void>();
   /** The holds under which bodies run, and the end of each. */
   readonly #bodies = new Map<Life, Promise<unknown>>();
   readonly #leaders = new Set<Leader>();
@@ -400,6 +402,7 @@ export abstract class Base implements AsyncDisposable {
   ): Promise<Hold> {
     const hold = new Hold(keeper, grant, terms, this.#told);
     this.#lives.add(lifeOf(hold));
+    for (const call of this.begins) call();
     begun(hold);
     if (this.#closing !== undefined) {
       await hold.letGo();

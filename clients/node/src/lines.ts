@@ -55,20 +55,31 @@ export class Lines {
     }
   }
 
-  /** Resolves when one can be had, which is kept for the caller; returns how to do without it, before or after that. */
-  room(): { ready: Promise<void>; stop: () => void } {
+  /**
+   * Resolves when one can be had, which is kept for the caller. `stop` does without it, before or after that; `hurry`
+   * waits for no room.
+   */
+  room(): { ready: Promise<void>; stop: () => void; hurry: () => void } {
     let resolve = (): void => undefined;
     const ready = new Promise<void>((done) => {
       resolve = done;
     });
     this.#queue.push(resolve);
     this.#next();
-    const stop = () => {
+    /** True if it was still waited for. */
+    const unqueue = () => {
       const place = this.#queue.indexOf(resolve);
-      if (place >= 0) this.#queue.splice(place, 1);
-      else this.#leave();
+      return place >= 0 && this.#queue.splice(place, 1).length > 0;
     };
-    return { ready, stop };
+    const stop = () => {
+      if (!unqueue()) this.#leave();
+    };
+    const hurry = () => {
+      if (!unqueue()) return;
+      this.#busy++;
+      resolve();
+    };
+    return { ready, stop, hurry };
   }
 
   /** Gives a connection back. */

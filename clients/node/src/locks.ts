@@ -170,6 +170,7 @@ export class Locks extends Base {
       loose: this.#loose,
       waits: ({ names, owner }) => this.waits(names, owner),
       holds: (owner, token) => this.holds(owner, token),
+      begins: this.begins,
       background: (work) => this.background(work),
       most: { queue: PLACE_MS, block: Number.POSITIVE_INFINITY },
     };

@@ -255,6 +255,34 @@ test("an owner that holds a lock waits for several over a connection of its own,
   for (const waiting of [...others, ben]) await assert.rejects(waiting, { name: "AbortError" });
 });
 
+test("a wait for several locks needs no room once its owner holds a lock", async (t) => {
+  const server = await startServer(t);
+  let waits = 0;
+  const hooks = { waiting: () => waits++ };
+  const locks = await locksOn(t, server, "ioredis", { waitingConnections: 1, hooks });
+  const theirs = await locksOn(t, server, "ioredis");
+  await theirs.acquire("b", { owner: "ben" });
+  const cancel = new AbortController();
+  const { signal } = cancel;
+  const other = locks.many(["b", "c"]).acquire({ signal });
+  await eventually(async () => (await server.waiters("b")) === 1, "the other one waits");
+  const ann = locks.many(["b", "c"]).acquire({ owner: "ann", signal });
+  await eventually(() => waits === 2, "ann waits for a connection");
+  await pause(20);
+  assert.equal(await server.waiters("b"), 1);
+  const mine = await locks.acquire("a", { owner: "ann" });
+  await eventually(async () => (await server.waiters("b")) === 2, "ann waits for ben");
+  await assert.rejects(theirs.acquire("a", { owner: "ben", wait: 20_000 }), DeadlockError);
+  cancel.abort();
+  for (const waiting of [other, ann]) await assert.rejects(waiting, { name: "AbortError" });
+  await mine.release();
+  // The room that was exceeded is free again.
+  const [one, two] = [1, 2].map((wait) => locks.many(["b", "c"]).acquire({ wait: 1500 * wait }));
+  await eventually(async () => (await server.waiters("b")) === 1, "one of two has the connection");
+  await assert.rejects(one, LockTimeoutError);
+  await assert.rejects(two, LockTimeoutError);
+});
+
 test("what the body throws comes out, and the lock is free", async (t) => {
   const server = await startServer(t);
   const locks = await locksOn(t, server, "ioredis");
