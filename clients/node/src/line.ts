@@ -11,7 +11,7 @@ import { type ConnectionOptions, connect as connectTls } from "node:tls";
 import { now } from "./clock.js";
 import { ConnectionFailedError, ServerRefusedError } from "./errors.js";
 import { roleOf } from "./info.js";
-import type { Journal } from "./journal.js";
+import { type Journal, textOf } from "./journal.js";
 import { Decoder, encode, Push, type Reply, ReplyError } from "./resp.js";
 import { within } from "./scheduler.js";
 
@@ -47,6 +47,11 @@ const isUnknown = (error: unknown): boolean => error instanceof ReplyError && /u
 function noHello(address: string, cause: unknown): ServerRefusedError {
   const why = `${address} does not know HELLO 3, as a proxy may not`;
   return new ServerRefusedError(`${why}: waiting and pushes need RESP3. Connect to the server itself, or use wait: 0`, cause);
+}
+
+/** A server that wants TLS ends a connection whose first bytes are plain text. */
+function mayWantTls({ tls, socket }: Endpoint, error: unknown): boolean {
+  return tls === undefined && socket === undefined && /server closed|ECONNRESET|EPIPE/.test(textOf(error));
 }
 
 interface Waiting {
@@ -102,7 +107,9 @@ export class Line {
     const selected = database ? this.ask(["SELECT", String(database)]) : undefined;
     selected?.catch(() => undefined);
     const greeting = await hello.catch((error: unknown) => {
-      throw isUnknown(error) ? noHello(nameOf(endpoint), error) : error;
+      if (isUnknown(error)) throw noHello(nameOf(endpoint), error);
+      if (!mayWantTls(endpoint, error)) throw error;
+      throw new ConnectionFailedError(`${textOf(error)} on the first request: if it wants TLS, set that in your client`, error);
     });
     journal?.greeted(nameOf(endpoint), greeting);
     refuseReplica(greeting, nameOf(endpoint));

@@ -5,6 +5,7 @@ import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { connect as connectPlain, createServer } from "node:net";
 import { test } from "node:test";
+import { createServer as createTlsServer } from "node:tls";
 import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
@@ -437,6 +438,18 @@ test("a proxy that does not know HELLO is named as the reason", async (t) => {
   });
   assert.equal(await hold.release(), true);
 });
+
+for (const driver of BOTH) {
+  test(`a port that wants TLS is named as a possible reason: ${driver}`, async (t) => {
+    const listener = createTlsServer().listen(0, "127.0.0.1");
+    await once(listener, "listening");
+    atEnd(t, () => listener.close());
+    const locks = await locksOn(t, { address: `127.0.0.1:${listener.address().port}` }, driver);
+    for (const ask of [() => locks.ping(), () => locks.acquire("k", { wait: 0 }), () => locks.acquire("k", { wait: 1500 })]) {
+      await assert.rejects(ask(), { name: "ConnectionFailedError", message: /if it wants TLS, set that in your client/ });
+    }
+  });
+}
 
 test("independent servers that refuse to raise a token are told as that", async (t) => {
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
