@@ -30,7 +30,7 @@ import { LooseEnds, type Taken } from "./loose.js";
 import { overNodeRedis } from "./node-redis.js";
 import { infoOf, type LockInfo, shown, versionOf } from "./info.js";
 import { quoted } from "./journal.js";
-import { isNotMe, Route } from "./route.js";
+import { isNotMe, Route, SILENT_MS } from "./route.js";
 import { checkCount, checkLease, checkLogin, checkName, checkNames, checkToken, MOST_PERMITS } from "./rules.js";
 import { awake, pause, within } from "./scheduler.js";
 import { readTicket, ticketOf } from "./ticket.js";
@@ -140,9 +140,8 @@ const isOne = (reply: unknown): boolean => Number(reply) === 1;
 const HOLDER_MS = 2000;
 const WAITING = 16;
 const PLACE_MS = 5000;
-/** How long a question may take at most, and one attempt to ask it. */
-const ASKED_MS = 8000;
-const ANSWER_MS = 2000;
+/** How long a question may take at most. */
+const ASKED_MS = 2000;
 
 export class Locks extends Base {
   readonly #route: Route;
@@ -226,16 +225,15 @@ export class Locks extends Base {
     const request: Request = { names, keys, kind, limit, label: this.label, owner, isNamed: true, lease };
     const keeper = new ServerKeeper({ request }, this.#route, this.#ears, this.#loose);
     return awake(async () => {
-      let sentAt = 0;
-      const renewing = this.#asked(routingKey(keys), (attempt) => {
-        sentAt = now();
-        return keeper.renew(lease, token, attempt);
+      const renewing = this.#asked(routingKey(keys), async (attempt) => {
+        const sentAt = now();
+        return (await keeper.renew(lease, token, attempt)) ? sentAt : undefined;
       });
-      const isHeld = await renewing.catch((error: unknown) => {
-        if (isOverwritten(meaningOf(error))) return false;
+      const sentAt = await renewing.catch((error: unknown) => {
+        if (isOverwritten(meaningOf(error))) return undefined;
         throw error;
       });
-      if (!isHeld) throw new LockLostError(`lost ${quoted(names)}: it had ended before it was adopted`, "renewal");
+      if (sentAt === undefined) throw new LockLostError(`lost ${quoted(names)}: it had ended before it was adopted`, "renewal");
       const terms = { first: lease, lease, renew: true, minHold: undefined, maxHold: undefined };
       return this.begin(keeper, { token, sentAt }, terms);
     });
@@ -326,20 +324,24 @@ export class Locks extends Base {
     });
   }
 
-  /** The reply. Asks again while no server answers, until the `serverTimeout` of the locks is over, 8 s at most. */
+  /** The reply. Asks again while no server answers, until the `serverTimeout` of the locks is over, 2 s at most. */
   #asked<T>(key: string, ask: (attempt: number) => Promise<T>): Promise<T> {
     return awake(async () => {
       const route = this.#route;
       const until = now() + Math.min(this.serverTimeout, ASKED_MS);
+      /** What was asked before, whose reply counts if it comes after all. */
+      const earlier: Promise<T>[] = [];
       for (let attempt = 0; ; attempt++) {
         let trouble: unknown;
+        const asking = ask(attempt);
         try {
           const late = () => new ConnectionFailedError(`no reply from ${route.where(key)}; the client is ${route.driver.state}`);
-          return await within(ask(attempt), Math.min(until, now() + ANSWER_MS), late);
+          return await within(Promise.race([asking, ...earlier]), Math.min(until, now() + SILENT_MS), late);
         } catch (error) {
           const meaning = meaningOf(error, route.driver.server !== undefined);
           if (meaning !== "again" && !(meaning instanceof ConnectionFailedError)) throw meaning;
           trouble = error;
+          earlier.push(asking.catch(() => new Promise(() => undefined)));
         }
         if (!route.isClosed) await pause(Math.min(pauseBefore(attempt), Math.max(until - now(), 0)));
         if (now() >= until || route.isClosed) throw ownOf(trouble, route.where(key));

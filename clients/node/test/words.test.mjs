@@ -219,6 +219,24 @@ test("ping fails where the server lacks the module, and where nobody listens", a
 });
 
 for (const driver of DRIVERS) {
+  test(`ping fails within 2 s where nobody replies, and counts a reply that comes late: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const proxy = await startProxy(t, server);
+    const locks = await locksOn(t, proxy, driver);
+    await locks.ping();
+    proxy.replyDelay = 1300;
+    assert.match(await locks.ping(), /^\d+\.\d+\.\d+$/);
+    proxy.replyDelay = 0;
+    server.process.kill("SIGSTOP");
+    const began = performance.now();
+    await assert.rejects(locks.ping(), { name: "ConnectionFailedError" });
+    server.process.kill("SIGCONT");
+    const took = performance.now() - began;
+    assert.ok(took > 1900 && took < 3000, `after ${took} ms`);
+  });
+}
+
+for (const driver of DRIVERS) {
   test(`ping fails where no lock could be asked for: ${driver}`, async (t) => {
     const server = await startServer(t);
     const proxy = await startProxy(t, server);
