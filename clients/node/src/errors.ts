@@ -18,20 +18,20 @@ export type ErrorKind =
   | "ServerRefusedError";
 
 /** All errors of this library. `kind` tells them apart where `instanceof` cannot. */
-export class LockError extends Error {
-  readonly kind: ErrorKind;
-  constructor(kind: ErrorKind, message: string, cause?: unknown) {
+export abstract class LockError extends Error {
+  abstract readonly kind: ErrorKind;
+  constructor(message: string, cause?: unknown) {
     super(message, cause === undefined ? undefined : { cause });
-    this.name = kind;
-    this.kind = kind;
+  }
+
+  override get name(): string {
+    return this.kind;
   }
 }
 
 /** The lock could not be acquired in time. */
 export class LockTimeoutError extends LockError {
-  constructor(message: string, cause?: unknown) {
-    super("LockTimeoutError", message, cause);
-  }
+  readonly kind = "LockTimeoutError";
 }
 
 /**
@@ -42,10 +42,13 @@ export type LossReason = "deadline" | "renewal" | "push" | "release" | "max_hold
 
 /** The hold has ended before its holder released it. */
 export class LockLostError extends LockError {
-  readonly reason: LossReason;
-  constructor(message: string, reason: LossReason, cause?: unknown) {
-    super("LockLostError", message, cause);
-    this.reason = reason;
+  readonly kind = "LockLostError";
+  constructor(
+    message: string,
+    readonly reason: LossReason,
+    cause?: unknown,
+  ) {
+    super(message, cause);
   }
 }
 
@@ -58,72 +61,59 @@ export interface DeadlockStep {
 
 /** The owner holds the lock in another mode already. Release it first, then ask. */
 export class AlreadyHeldError extends LockError {
-  constructor(message: string, cause?: unknown) {
-    super("AlreadyHeldError", message, cause);
-  }
+  readonly kind = "AlreadyHeldError";
 }
 
 /** The wait would never end: those it waits for wait for its owner. */
 export class DeadlockError extends LockError {
-  readonly cycle: readonly DeadlockStep[];
-  constructor(message: string, cause?: unknown) {
-    super("DeadlockError", message, cause);
-    const steps = message.matchAll(/'(.*?)' waits for '(.*?)' and there for '(.*?)'/g);
-    this.cycle = [...steps].map(([, owner = "", name = "", holder = ""]) => ({ owner, name, holder }));
-  }
+  readonly kind = "DeadlockError";
+  readonly cycle: readonly DeadlockStep[] = Array.from(
+    this.message.matchAll(/'(.*?)' waits for '(.*?)' and there for '(.*?)'/g),
+    ([, owner = "", name = "", holder = ""]) => ({ owner, name, holder }),
+  );
 }
 
 /** The token is not that of a live hold of the lock. */
 export class FencedError extends LockError {
-  constructor(message: string, cause?: unknown) {
-    super("FencedError", message, cause);
-  }
+  readonly kind = "FencedError";
 }
 
 /** The lock is of another kind now: exclusive or shared, or a semaphore of another size. */
 export class LockKindMismatchError extends LockError {
-  constructor(message: string, cause?: unknown) {
-    super("LockKindMismatchError", message, cause);
-  }
+  readonly kind = "LockKindMismatchError";
 }
 
 /** Too many wait for the lock, or on the server, already. */
 export class QueueFullError extends LockError {
-  constructor(message: string, cause?: unknown) {
-    super("QueueFullError", message, cause);
-  }
+  readonly kind = "QueueFullError";
 }
 
 /** The server grants nothing new for `leftMs` milliseconds, because it may have lost some locks. */
 export class QuarantineError extends LockError {
-  readonly leftMs: number;
-  constructor(message: string, cause?: unknown) {
-    super("QuarantineError", message, cause);
-    this.leftMs = Number(/^QUARANTINE (\d+)/.exec(message)?.[1] ?? 0);
-  }
+  readonly kind = "QuarantineError";
+  readonly leftMs = Number(/^QUARANTINE (\d+)/.exec(this.message)?.[1] ?? 0);
 }
 
 /** Too few replicas confirmed the grant: the owner may or may not hold the lock. */
 export class NotConfirmedError extends LockError {
-  constructor(message: string, cause?: unknown) {
-    super("NotConfirmedError", message, cause);
-  }
+  readonly kind = "NotConfirmedError";
 }
 
 /** The server does not know the commands. */
 export class ModuleMissingError extends LockError {
+  readonly kind = "ModuleMissingError";
   constructor(message: string, cause?: unknown) {
-    const help = "load the module: redis-server --loadmodule /path/to/libredislock.so";
     // What follows are the words of the request.
     const [said] = message.split(", with args");
-    super("ModuleMissingError", `${said} - ${help}`, cause);
+    super(`${said} - load the module: redis-server --loadmodule /path/to/libredislock.so`, cause);
   }
 }
 
 /** The locks were closed. */
 export class LocksClosedError extends LockError {
+  readonly kind = "LocksClosedError";
   constructor() {
-    super("LocksClosedError", "the locks were closed");
+    super("the locks were closed");
   }
 }
 
@@ -140,18 +130,13 @@ export const abortOf = (signal: AbortSignal): Stopped =>
 
 /** No server could be reached in time. */
 export class ConnectionFailedError extends LockError {
-  constructor(message: string, cause?: unknown) {
-    super("ConnectionFailedError", message, cause);
-  }
+  readonly kind = "ConnectionFailedError";
 }
 
 /** Any other error of the server. `code` is its first word, as WRONGTYPE or NOPERM. */
 export class ServerRefusedError extends LockError {
-  readonly code: string;
-  constructor(message: string, cause?: unknown) {
-    super("ServerRefusedError", message, cause);
-    this.code = codeOf(message) ?? "ERR";
-  }
+  readonly kind = "ServerRefusedError";
+  readonly code: string = codeOf(this.message) ?? "ERR";
 }
 
 /** Errors that say: not this server, or not now. The request is repeated. */
