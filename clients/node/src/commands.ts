@@ -57,25 +57,10 @@ export function acquireCommand(request: Request, how: How = {}): string[] {
 export const releaseCommand = (name: string, owner: string, token?: number): string[] =>
   token === undefined ? ["LOCK.RELEASE", name, owner] : ["LOCK.RELEASE", name, owner, "TOKEN", String(token)];
 
-export const renewCommand = (name: string, owner: string, lease: number, token: number): string[] => [
-  "LOCK.RENEW",
-  name,
-  owner,
-  "PX",
-  String(lease),
-  "TOKEN",
-  String(token),
-];
-
-export const raiseCommand = (name: string, owner: string, lease: number, token: number): string[] => [
-  "LOCK.RENEW",
-  name,
-  owner,
-  "PX",
-  String(lease),
-  "RAISE",
-  String(token),
-];
+/** Renews the hold that has this token; with RAISE, one that gets it. */
+export function renewCommand(name: string, owner: string, lease: number, token: number, how = "TOKEN"): string[] {
+  return ["LOCK.RENEW", name, owner, "PX", String(lease), how, String(token)];
+}
 
 export const fenceCommand = (name: string, token?: number): string[] =>
   token === undefined ? ["LOCK.FENCE", name] : ["LOCK.FENCE", name, String(token)];

@@ -10,7 +10,6 @@ import {
   fenceCommand,
   freshOwner,
   type Request,
-  raiseCommand,
   releaseCommand,
   renewCommand,
   routingKey,
@@ -313,7 +312,7 @@ export class Redlock extends Base {
     // A server whose clock is ahead of all others has a token that they refuse: then without it.
     for (; granted.length >= this.#needed; granted.shift()) {
       const token = granted[0]?.token ?? 0;
-      const words = raiseCommand(name, owner, lease, token);
+      const words = renewCommand(name, owner, lease, token, "RAISE");
       const votes = granted.map(async ({ server }) => {
         try {
           return Number(await ask(server, name, words, lease)) === 1;
@@ -353,7 +352,7 @@ export class Redlock extends Base {
         continue;
       }
       const next = token + 1;
-      const raised = await ask(server, name, raiseCommand(name, owner, lease, next), lease).catch((error: unknown) => {
+      const raised = await ask(server, name, renewCommand(name, owner, lease, next, "RAISE"), lease).catch((error: unknown) => {
         refused.set(server, error);
       });
       if (Number(raised) !== 1) continue;
