@@ -1,28 +1,26 @@
-/** One timer for all deadlines of the process: a binary heap, and the next entry's time. */
+/** One timer for all deadlines of the process. */
 
 import { now } from "./clock.js";
 
 /** Something that is to happen at a time; cancel() is safe at any moment. */
 export interface Entry {
-  at: number;
-  run: () => void;
-  /** Where it stands in the heap; -1: nowhere. */
-  place: number;
+  readonly at: number;
+  readonly run: () => void;
 }
 
 /** The longest that the timer is set for: it stands still while the machine sleeps. */
 const NAP_MS = 1000;
 
 export class Scheduler {
-  #heap: Entry[] = [];
+  /** What is to come, in the order of time. */
+  readonly #entries: Entry[] = [];
   #timer: NodeJS.Timeout | undefined;
   #timerAt = Number.POSITIVE_INFINITY;
 
   /** Calls `run` at that time of the monotonic clock. The process does not stay alive for it: see `awake`. */
   at(at: number, run: () => void): Entry {
-    const entry: Entry = { at, run, place: this.#heap.length };
-    this.#heap.push(entry);
-    this.#up(entry);
+    const entry: Entry = { at, run };
+    this.#entries.splice(this.#countUntil(at), 0, entry);
     // A timer that is due too early only looks again: so a new one is needed for earlier entries alone.
     if (at < this.#timerAt) this.#arm();
     return entry;
@@ -30,22 +28,16 @@ export class Scheduler {
 
   /** Forgets it, if it has not run. */
   cancel(entry: Entry | undefined): void {
-    if (entry === undefined || entry.place < 0) return;
-    const { place } = entry;
-    const last = this.#heap.pop();
-    if (last !== undefined && last !== entry) {
-      this.#heap[place] = last;
-      last.place = place;
-      this.#down(last);
-      this.#up(last);
-    }
+    if (entry === undefined) return;
     // The timer stays as it is: one that finds nothing due costs less than a new one for each lock.
-    entry.place = -1;
+    let place = this.#countUntil(entry.at) - 1;
+    while (this.#entries[place] !== entry && this.#entries[place]?.at === entry.at) place--;
+    if (this.#entries[place] === entry) this.#entries.splice(place, 1);
   }
 
   /** When the next one is due. */
   get nextDue(): number {
-    return this.#heap[0]?.at ?? Number.POSITIVE_INFINITY;
+    return this.#entries[0]?.at ?? Number.POSITIVE_INFINITY;
   }
 
   /** Looks at the clock again, which a test has moved. */
@@ -55,59 +47,35 @@ export class Scheduler {
 
   /** How many are to come. */
   get size(): number {
-    return this.#heap.length;
+    return this.#entries.length;
   }
 
   #arm(): void {
-    const first = this.#heap[0];
     clearTimeout(this.#timer);
-    this.#timer = undefined;
     this.#timerAt = Number.POSITIVE_INFINITY;
-    if (first === undefined) return;
+    if (this.size === 0) return;
     const time = now();
-    this.#timerAt = Math.min(first.at, time + NAP_MS);
+    this.#timerAt = Math.min(this.nextDue, time + NAP_MS);
     this.#timer = setTimeout(() => this.#fire(), Math.max(Math.ceil(this.#timerAt - time), 0));
     this.#timer.unref();
   }
 
   #fire(): void {
-    this.#timerAt = Number.POSITIVE_INFINITY;
-    const time = now();
-    // What is added while this runs is looked at by the next timer, so that the loop ends.
-    const due: Entry[] = [];
-    for (let first = this.#heap[0]; first !== undefined && first.at <= time; first = this.#heap[0]) {
-      this.cancel(first);
-      due.push(first);
-    }
+    // What is added while these run is looked at by the next timer, so that the loop ends.
+    const due = this.#entries.splice(0, this.#countUntil(now()));
     this.#arm();
-    for (const entry of due) entry.run();
+    for (const { run } of due) run();
   }
 
-  #up(entry: Entry): void {
-    while (entry.place > 0) {
-      const parent = this.#heap[(entry.place - 1) >> 1];
-      if (parent === undefined || parent.at <= entry.at) return;
-      this.#swap(parent, entry);
+  /** How many are due by then. */
+  #countUntil(time: number): number {
+    let [least, most] = [0, this.#entries.length];
+    while (least < most) {
+      const middle = (least + most) >> 1;
+      if ((this.#entries[middle]?.at ?? 0) <= time) least = middle + 1;
+      else most = middle;
     }
-  }
-
-  #down(entry: Entry): void {
-    for (;;) {
-      const left = this.#heap[2 * entry.place + 1];
-      const right = this.#heap[2 * entry.place + 2];
-      const least = right !== undefined && left !== undefined && right.at < left.at ? right : left;
-      if (least === undefined || least.at >= entry.at) return;
-      this.#swap(entry, least);
-    }
-  }
-
-  /** Lets `child`, which stands below `parent`, change places with it. */
-  #swap(parent: Entry, child: Entry): void {
-    const { place } = parent;
-    this.#heap[child.place] = parent;
-    this.#heap[place] = child;
-    parent.place = child.place;
-    child.place = place;
+    return least;
   }
 }
 
