@@ -10,7 +10,8 @@ import { textOf } from "./journal.js";
 import { type Endpoint, Line, nameOf, placeOf } from "./line.js";
 import type { Push, Reply } from "./resp.js";
 import type { Route } from "./route.js";
-import { type Entry, pause, scheduler, within } from "./scheduler.js";
+import { type Entry, pause, scheduler } from "./scheduler.js";
+import { within } from "./stop.js";
 
 /** Somebody who wants to know of a lock. */
 export interface Listener {

@@ -13,8 +13,9 @@ import {
 import { isReply, quoted } from "./journal.js";
 import { type Grant, isFinal, type Keeper, Life, releasePause, RENEW_PAUSE_MS, type Terms, type Told } from "./life.js";
 import { checkLease, SHORTEST_LEASE_MS } from "./rules.js";
-import { awake, pause, within } from "./scheduler.js";
+import { awake, pause } from "./scheduler.js";
 import { onAbort } from "./signals.js";
+import { within } from "./stop.js";
 
 /** A hold that lasts longer than this listens for the server's pushes; most are over by then. */
 const LISTEN_AFTER_MS = 50;

@@ -4,7 +4,8 @@ import { deadlineOf, now } from "./clock.js";
 import { ConnectionFailedError, isOverwritten, LockError, type LockLostError, mayPass, meaningOf } from "./errors.js";
 import type { Hold } from "./hold.js";
 import { SHORTEST_LEASE_MS } from "./rules.js";
-import { type Entry, pause, scheduler, within } from "./scheduler.js";
+import { type Entry, pause, scheduler } from "./scheduler.js";
+import { within } from "./stop.js";
 
 /** What a hold asks of the servers. All of it can be repeated. */
 export interface Keeper {

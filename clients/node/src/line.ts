@@ -13,7 +13,7 @@ import { ConnectionFailedError, ServerRefusedError } from "./errors.js";
 import { roleOf } from "./info.js";
 import { type Journal, textOf } from "./journal.js";
 import { Decoder, encode, Push, type Reply, ReplyError } from "./resp.js";
-import { within } from "./scheduler.js";
+import { within } from "./stop.js";
 
 /** Where a server is, and how to log in there. */
 export interface Endpoint {

@@ -3,7 +3,8 @@
 import { now } from "./clock.js";
 import { Line, placeOf } from "./line.js";
 import type { Route } from "./route.js";
-import { type Entry, scheduler, within } from "./scheduler.js";
+import { type Entry, scheduler } from "./scheduler.js";
+import { within } from "./stop.js";
 
 /** How long a connection is kept that nobody waits over. */
 const IDLE_MS = 5000;

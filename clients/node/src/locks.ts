@@ -32,7 +32,8 @@ import { infoOf, type LockInfo, shown, versionOf } from "./info.js";
 import { quoted } from "./journal.js";
 import { isNotMe, Route, SILENT_MS } from "./route.js";
 import { checkCount, checkLease, checkLogin, checkName, checkNames, checkToken, MOST_PERMITS } from "./rules.js";
-import { awake, pause, within } from "./scheduler.js";
+import { awake, pause } from "./scheduler.js";
+import { within } from "./stop.js";
 import { readTicket, ticketOf } from "./ticket.js";
 
 export interface LocksOptions extends BaseOptions {

@@ -5,8 +5,8 @@ import type { ConnectionOptions } from "node:tls";
 import { now } from "./clock.js";
 import type { Driver, NodeRedisClient } from "./driver.js";
 import { type Endpoint, nameOf } from "./line.js";
-import { within } from "./scheduler.js";
 import { slotOf } from "./slot.js";
+import { within } from "./stop.js";
 
 interface Credentials {
   readonly username?: string | undefined;

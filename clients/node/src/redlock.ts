@@ -33,9 +33,9 @@ import type { Grant, Keeper } from "./life.js";
 import { quoted, textOf } from "./journal.js";
 import { driverOf } from "./locks.js";
 import { Route } from "./route.js";
-import { pause, within } from "./scheduler.js";
+import { pause } from "./scheduler.js";
 import { onAbort } from "./signals.js";
-import { Stop } from "./stop.js";
+import { Stop, within } from "./stop.js";
 
 /** How long one server may take to answer: much less than a lease, so that one that is away costs little. */
 const answerTime = (lease: number): number => Math.min(Math.max(lease / 20, 50), 1000);

@@ -8,7 +8,7 @@ import type { Driver } from "./driver.js";
 import { codeOf, ConnectionFailedError, LockError } from "./errors.js";
 import { isReply, type Journal, textOf } from "./journal.js";
 import { type Endpoint, Line, nameOf, placeOf } from "./line.js";
-import { within } from "./scheduler.js";
+import { within } from "./stop.js";
 
 /** What is to be sent. It is asked just before that; nothing is sent if there is none by then. */
 export type Command = () => readonly string[] | undefined;

@@ -102,25 +102,3 @@ export const pause = (ms: number): Promise<void> =>
   new Promise((resolve) => {
     scheduler.at(now() + ms, resolve);
   });
-
-/**
- * The promise's outcome, or `late()` thrown when the time is over. What the promise becomes later is for its
- * maker to look at.
- */
-export function within<T>(promise: Promise<T>, at: number, late: () => Error): Promise<T> {
-  if (at === Number.POSITIVE_INFINITY) return promise;
-  return new Promise<T>((resolve, reject) => {
-    const entry = scheduler.at(at, () => reject(late()));
-    const done = () => scheduler.cancel(entry);
-    promise.then(
-      (value) => {
-        done();
-        resolve(value);
-      },
-      (error: unknown) => {
-        done();
-        reject(error);
-      },
-    );
-  });
-}

@@ -1,6 +1,6 @@
 /** How a caller leaves a request, whatever it waits for at that time. */
 
-import { type Entry, scheduler } from "./scheduler.js";
+import { scheduler } from "./scheduler.js";
 
 /** Not a promise that is raced each time: such a promise would keep the outcome of each race while the request waits. */
 export class Stop {
@@ -25,26 +25,25 @@ export class Stop {
   /** The promise's outcome, the error that ends the request, or `late()` when the time is over. */
   inTime<T>(promise: Promise<T>, at: number, late: () => Error): Promise<T> {
     return new Promise<T>((resolve, reject) => {
-      let isOpen = true;
-      let entry: Entry | undefined;
-      // True for the first that settles it.
-      const close = (): boolean => {
-        if (!isOpen) return false;
-        isOpen = false;
-        this.#tell = undefined;
+      const done = () => {
         scheduler.cancel(entry);
-        return true;
+        if (this.#tell === leave) this.#tell = undefined;
       };
-      const leave = (error: Error) => {
-        if (close()) reject(error);
+      const leave = (error: unknown) => {
+        done();
+        reject(error);
       };
-      if (at !== Number.POSITIVE_INFINITY) entry = scheduler.at(at, () => leave(late()));
+      const entry = at === Number.POSITIVE_INFINITY ? undefined : scheduler.at(at, () => leave(late()));
       this.#tell = leave;
       if (this.#error !== undefined) leave(this.#error);
-      promise.then(
-        (value) => close() && resolve(value),
-        (error: unknown) => close() && reject(error),
-      );
+      promise.then((value) => {
+        done();
+        resolve(value);
+      }, leave);
     });
   }
 }
+
+/** The promise's outcome, or `late()` thrown when the time is over. What it becomes later is for its maker to look at. */
+export const within = <T>(promise: Promise<T>, at: number, late: () => Error): Promise<T> =>
+  new Stop().inTime(promise, at, late);
