@@ -37,9 +37,8 @@ export class Hold implements AsyncDisposable {
   #keeper: Keeper;
   #terms: Terms;
   #told: Told;
-  #since = now();
   #renewAt: number;
-  #listenAt: number;
+  #listenAt = now() + LISTEN_AFTER_MS;
   /** Whether it lasts until its end, though nothing refers to it. */
   #isKept: boolean;
   #renewing: Promise<boolean> | undefined;
@@ -81,7 +80,6 @@ export class Hold implements AsyncDisposable {
     // What is not renewed is over soon. All else can be forgotten as soon as it has lasted for a moment.
     this.#isKept = !terms.renew;
     this.#renewAt = terms.renew ? renewalOf(grant.sentAt, terms.first) : Number.POSITIVE_INFINITY;
-    this.#listenAt = this.#since + LISTEN_AFTER_MS;
     this.#plan();
   }
 
@@ -92,8 +90,12 @@ export class Hold implements AsyncDisposable {
 
   /** For how many milliseconds more it is surely held, unless it is renewed; 0 if it is lost or released. */
   get remaining(): number {
-    if (this.#loss !== undefined || this.#releasing !== undefined) return 0;
-    return Math.max(this.#life.deadline - now(), 0);
+    return this.#isOver ? 0 : Math.max(this.#life.deadline - now(), 0);
+  }
+
+  /** Whether it is lost, or was given up. */
+  get #isOver(): boolean {
+    return this.#loss !== undefined || this.#releasing !== undefined;
   }
 
   /** Aborted when the lock is lost; its reason is the `LockLostError`. Not aborted by a release. */
@@ -136,9 +138,7 @@ export class Hold implements AsyncDisposable {
     this.#notice();
     if (this.#loss !== undefined) throw this.#loss;
     if (this.#isDetached) throw new LockLostError(`the hold of ${quoted(this.names)} was detached`, "detached");
-    if (this.#releasing !== undefined) {
-      throw new LockLostError(`the hold of ${quoted(this.names)} was given up`, "release");
-    }
+    if (this.#isOver) throw new LockLostError(`the hold of ${quoted(this.names)} was given up`, "release");
   }
 
   /** Whether the deadline is that of the longest hold. */
@@ -148,8 +148,7 @@ export class Hold implements AsyncDisposable {
 
   /** Notices that the lease is over. The timer may be late, where the program is busy. */
   #notice(): void {
-    if (this.#loss !== undefined || this.#releasing !== undefined || now() < this.#life.deadline) return;
-    this.#expire();
+    if (!this.#isOver && now() >= this.#life.deadline) this.#expire();
   }
 
   #expire(): void {
@@ -210,13 +209,13 @@ export class Hold implements AsyncDisposable {
         if (!isRenewed) throw this.#trouble;
         this.#isDetached = true;
         this.#releasing = Promise.resolve(false);
-        this.#stop();
+        this.#life.stop();
         this.#told.ended(this, "detached");
         return ticket(this.token);
       });
     } finally {
       this.#isDetaching = false;
-      if (this.#loss === undefined && this.#releasing === undefined) this.#plan();
+      if (!this.#isOver) this.#plan();
     }
   }
 
@@ -263,7 +262,7 @@ export class Hold implements AsyncDisposable {
 
   async #release(): Promise<boolean> {
     const life = this.#life;
-    this.#stop();
+    this.#life.stop();
     // The timer may be late, where the program was busy until now.
     if (now() >= life.deadline) this.#expire();
     if (this.#loss !== undefined) {
@@ -322,7 +321,7 @@ export class Hold implements AsyncDisposable {
   #renewNow(): Promise<boolean> {
     this.#renewing ??= this.#renew().finally(() => {
       this.#renewing = undefined;
-      if (this.#loss === undefined && this.#releasing === undefined) this.#plan();
+      if (!this.#isOver) this.#plan();
     });
     return this.#renewing;
   }
@@ -347,11 +346,8 @@ export class Hold implements AsyncDisposable {
     };
     try {
       const held = await within(this.#keeper.renew(lease, this.token, this.#failures), until, late);
-      if (this.#loss !== undefined || this.#releasing !== undefined) return false;
-      if (!held) {
-        this.#lose("renewal", "the server says that it has ended");
-        return false;
-      }
+      if (!held) this.#lose("renewal", "the server says that it has ended");
+      if (this.#isOver) return false;
       if (this.#failures > 0) this.#told.renewedAgain(this, this.#failures);
       this.#failures = 0;
       this.#trouble = undefined;
@@ -360,12 +356,9 @@ export class Hold implements AsyncDisposable {
       return true;
     } catch (error) {
       if (!isReply(error) || this.names.length > 1) this.#lateUntil = now() + LATE_MS;
-      if (this.#loss !== undefined || this.#releasing !== undefined) return false;
       const meaning = meaningOf(error);
-      if (isOverwritten(meaning)) {
-        this.#lose("renewal", "another value was written over it", meaning);
-        return false;
-      }
+      if (isOverwritten(meaning)) this.#lose("renewal", "another value was written over it", meaning);
+      if (this.#isOver) return false;
       this.#failures++;
       const trouble = ownOf(error, this.#keeper.where);
       this.#trouble = trouble;
@@ -375,23 +368,13 @@ export class Hold implements AsyncDisposable {
     }
   }
 
-  #lossOf(reason: LossReason, why: string, cause?: unknown): LockLostError {
-    const because = cause instanceof Error ? `: ${cause.message}` : "";
-    return new LockLostError(`lost ${quoted(this.names)}: ${why}${because}`, reason, cause);
-  }
-
   /** Remembers and tells the loss, once. */
-  #lose(reason: LossReason, why: string, cause?: unknown): LockLostError {
-    if (this.#loss !== undefined) return this.#loss;
-    if (this.#releasing !== undefined && reason !== "release") return this.#lossOf(reason, why);
-    this.#loss = this.#lossOf(reason, why, cause);
-    this.#stop();
+  #lose(reason: LossReason, why: string, cause?: unknown): void {
+    if (this.#loss !== undefined || (this.#releasing !== undefined && reason !== "release")) return;
+    const because = cause instanceof Error ? `: ${cause.message}` : "";
+    this.#loss = new LockLostError(`lost ${quoted(this.names)}: ${why}${because}`, reason, cause);
+    this.#life.stop();
     this.#abort?.abort(this.#loss);
     this.#told.lost(this, this.#loss, this.#isWatched);
-    return this.#loss;
-  }
-
-  #stop(): void {
-    this.#life.stop();
   }
 }
