@@ -3,7 +3,7 @@
 import type { ConnectionOptions } from "node:tls";
 
 import { now } from "./clock.js";
-import type { Driver, IoredisClient } from "./driver.js";
+import { Driver, type IoredisClient } from "./driver.js";
 import { codeOf } from "./errors.js";
 import { type Endpoint, nameOf } from "./line.js";
 import { slotOf } from "./slot.js";
@@ -81,21 +81,20 @@ function cutsOf(redis: Redis): Cut {
   return cut;
 }
 
-class IoredisDriver implements Driver {
-  readonly name = "ioredis";
-  readonly isCluster = false;
+class IoredisDriver extends Driver {
   readonly #cut: Cut;
   #staleAt = Number.NEGATIVE_INFINITY;
 
   constructor(readonly redis: Redis) {
+    super();
     this.#cut = cutsOf(redis);
   }
 
-  get cuts(): number {
+  override cuts(): number {
     return this.#cut.times;
   }
 
-  get server(): string | undefined {
+  override get server(): string | undefined {
     return this.redis.options.sentinels?.length ? undefined : nameOf(endpointOf(this.redis));
   }
 
@@ -124,7 +123,7 @@ class IoredisDriver implements Driver {
     return { ...endpointOf(this.redis), database: selected ?? options.db };
   }
 
-  stale(): void {
+  override stale(): void {
     const { options, status } = this.redis;
     if (!options.sentinels?.length || status !== "ready" || now() - this.#staleAt < STALE_AGAIN) return;
     this.#staleAt = now();
@@ -133,12 +132,11 @@ class IoredisDriver implements Driver {
   }
 }
 
-class IoredisClusterDriver implements Driver {
-  readonly name = "ioredis";
-  readonly isCluster = true;
-  /** The nodes' connections repeat nothing. */
-  readonly cuts = 0;
-  constructor(readonly cluster: Cluster) {}
+class IoredisClusterDriver extends Driver {
+  override readonly isCluster = true;
+  constructor(readonly cluster: Cluster) {
+    super();
+  }
 
   get state(): string {
     return this.cluster.status;
@@ -166,10 +164,6 @@ class IoredisClusterDriver implements Driver {
     const node = this.#node(key);
     if (node === undefined) throw new Error(`no primary is known for ${key}`);
     return endpointOf(node);
-  }
-
-  stale(): void {
-    // It learns of its slots' nodes by redirections.
   }
 
   #node(key: string): Redis | undefined {

@@ -80,7 +80,7 @@ class ServerKeeper implements Keeper {
   ) {}
 
   get cuts(): number {
-    return this.route.driver.cuts;
+    return this.route.driver.cuts();
   }
 
   get where(): string {
@@ -300,7 +300,7 @@ export class Locks extends Base {
     try {
       refuseReplica(hello.value, driver.where(key));
     } catch (error) {
-      driver.stale(key);
+      driver.stale();
       throw error;
     }
     if (read?.status === "rejected") {

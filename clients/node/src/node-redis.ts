@@ -3,7 +3,7 @@
 import type { ConnectionOptions } from "node:tls";
 
 import { now } from "./clock.js";
-import type { Driver, NodeRedisClient } from "./driver.js";
+import { Driver, type NodeRedisClient } from "./driver.js";
 import { type Endpoint, nameOf } from "./line.js";
 import { slotOf } from "./slot.js";
 import { within } from "./stop.js";
@@ -56,17 +56,9 @@ interface Sentinel extends NodeRedisClient {
 }
 
 function endpointOf(options: Options | undefined): Endpoint {
-  const { username, password, database, socket } = options ?? {};
-  const tls = socket?.tls ? socket : undefined;
-  return {
-    host: socket?.host ?? "localhost",
-    port: socket?.port,
-    path: socket?.path,
-    username,
-    password,
-    database,
-    tls,
-  };
+  const { database, socket } = options ?? {};
+  const { host = "localhost", port, path, tls } = socket ?? {};
+  return { host, port, path, database, tls: tls ? socket : undefined };
 }
 
 /** How the client would log in now. */
@@ -86,30 +78,28 @@ async function loginOf(options: Options | undefined): Promise<Endpoint> {
   return { ...endpointOf(options), username, password };
 }
 
-/** A cluster has nodes that are ready, or not, and says of itself only whether it is open. */
-function stateOf({ isOpen, isReady = isOpen }: { isOpen: boolean; isReady?: boolean }): string {
-  return isReady ? "ready" : isOpen ? "connecting" : "closed";
-}
-
 /** How long the client may take to say which database it has selected: the first time, and where one is known. */
 const FIRST_SAID_MS = 1000;
 const SAID_MS = 100;
 
-class NodeRedisDriver implements Driver {
-  readonly name = "node-redis";
-  readonly isCluster = false;
-  /** It repeats nothing that it has sent. */
-  readonly cuts = 0;
-  #selected: number | undefined;
-  #asking: Promise<void> | undefined;
-  constructor(readonly client: Single) {}
-
-  get server(): string {
-    return nameOf(endpointOf(this.client.options));
+/** A cluster has nodes that are ready, or not, and says of itself only whether it is open. */
+abstract class NodeRedisDriver<Client extends { isOpen: boolean; isReady?: boolean }> extends Driver {
+  constructor(readonly client: Client) {
+    super();
   }
 
   get state(): string {
-    return stateOf(this.client);
+    const { isOpen, isReady = isOpen } = this.client;
+    return isReady ? "ready" : isOpen ? "connecting" : "closed";
+  }
+}
+
+class SingleDriver extends NodeRedisDriver<Single> {
+  #selected: number | undefined;
+  #asking: Promise<void> | undefined;
+
+  override get server(): string {
+    return nameOf(endpointOf(this.client.options));
   }
 
   where(): string {
@@ -140,81 +130,55 @@ class NodeRedisDriver implements Driver {
     });
     await within(done, now() + limit, () => new Error("unanswered")).catch(() => undefined);
   }
-
-  stale(): void {
-    // It has one address.
-  }
 }
 
-class NodeRedisClusterDriver implements Driver {
-  readonly name = "node-redis";
-  readonly isCluster = true;
-  /** It repeats nothing that it has sent. */
-  readonly cuts = 0;
-  constructor(readonly cluster: Cluster) {}
-
-  get state(): string {
-    return stateOf(this.cluster);
-  }
+class ClusterDriver extends NodeRedisDriver<Cluster> {
+  override readonly isCluster = true;
 
   where(key: string): string {
-    const shard = this.cluster.slots[slotOf(key)];
+    const shard = this.client.slots[slotOf(key)];
     return shard === undefined ? `a node for '${key}'` : nameOf(shard.master);
   }
 
   send(key: string, words: readonly string[]): Promise<unknown> {
-    return this.cluster.sendCommand(key, false, words);
+    return this.client.sendCommand(key, false, words);
   }
 
   async endpoint(key: string): Promise<Endpoint> {
-    const shard = this.cluster.slots[slotOf(key)];
+    const shard = this.client.slots[slotOf(key)];
     if (shard === undefined) throw new Error(`no primary is known for ${key}`);
-    const client = await this.cluster.nodeClient(shard.master);
+    const client = await this.client.nodeClient(shard.master);
     return loginOf(client.options);
-  }
-
-  stale(): void {
-    // It learns of its slots' nodes by redirections.
   }
 }
 
-class NodeRedisSentinelDriver implements Driver {
-  readonly name = "node-redis";
-  readonly isCluster = false;
-  /** It repeats nothing that it has sent. */
-  readonly cuts = 0;
+class SentinelDriver extends NodeRedisDriver<Sentinel> {
   constructor(
-    readonly sentinel: Sentinel,
+    client: Sentinel,
     readonly login: Endpoint,
-  ) {}
-
-  get state(): string {
-    return stateOf(this.sentinel);
+  ) {
+    super(client);
   }
 
   where(): string {
-    const node = this.sentinel.getMasterNode();
+    const node = this.client.getMasterNode();
     return node === undefined ? "the primary that Sentinel watches" : nameOf(node);
   }
 
   send(_key: string, words: readonly string[]): Promise<unknown> {
-    return this.sentinel.sendCommand(false, words);
+    return this.client.sendCommand(false, words);
   }
 
   async endpoint(): Promise<Endpoint> {
-    const node = this.sentinel.getMasterNode();
+    const node = this.client.getMasterNode();
     if (node === undefined) throw new Error("the primary is not known yet");
     return { ...this.login, host: node.host, port: node.port };
-  }
-
-  stale(): void {
-    // It watches what the sentinels say.
   }
 }
 
 /** `login` is for Sentinel alone, which does not tell how it logs in at the primary. */
 export function overNodeRedis(client: NodeRedisClient, login: Endpoint): Driver {
-  if ("getMasterNode" in client) return new NodeRedisSentinelDriver(client as Sentinel, login);
-  if ("nodeClient" in client) return new NodeRedisClusterDriver(client as Cluster);
-  return new NodeRedisDriver(client as Single);
+  if ("getMasterNode" in client) return new SentinelDriver(client as Sentinel, login);
+  if ("nodeClient" in client) return new ClusterDriver(client as Cluster);
+  return new SingleDriver(client as Single);
 }

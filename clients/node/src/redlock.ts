@@ -96,7 +96,7 @@ class MajorityKeeper implements Keeper {
   }
 
   get cuts(): number {
-    return this.servers.reduce((sum, { route }) => sum + route.driver.cuts, 0);
+    return this.servers.reduce((sum, { route }) => sum + route.driver.cuts(), 0);
   }
 
   get where(): string {

@@ -84,7 +84,7 @@ export class Route {
       return await this.#counted(key, this.driver.send(key, words));
     } catch (error) {
       if (!isNotMe(error)) throw error;
-      if (!(error as Error).message.startsWith("QUARANTINE")) this.driver.stale(key);
+      if (!(error as Error).message.startsWith("QUARANTINE")) this.driver.stale();
       // Only one address can lead to another server meanwhile; Sentinel and clusters say where the primary is.
       if (this.driver.server === undefined) throw error;
       const reply = await this.around(key, command).catch(() => {

@@ -11,7 +11,7 @@ import type { Socket } from "node:net";
 import { setImmediate as turn } from "node:timers/promises";
 
 import { moveClock, now } from "./clock.js";
-import type { Driver } from "./driver.js";
+import { Driver } from "./driver.js";
 import type { Endpoint } from "./line.js";
 import { Decoder, Push, ReplyError } from "./resp.js";
 import { checked } from "./rules.js";
@@ -31,18 +31,7 @@ export class Server {
   #entry: Entry | undefined;
 
   constructor() {
-    const peer: Endpoint = { host: "testing", socket: () => new Pipe(this) as unknown as Socket };
-    this.redislockDriver = {
-      name: "testing",
-      server: "testing:0",
-      isCluster: false,
-      cuts: 0,
-      state: "ready",
-      endpoint: async () => peer,
-      where: () => "testing:0",
-      stale: () => undefined,
-      send: (_, words) => this.#send(words),
-    };
+    this.redislockDriver = new MemoryDriver(this, (words) => this.#send(words));
   }
 
   /** Moves the clock of all locks of the process. What is renewed lasts, and other leases and waits end on the way. */
@@ -94,6 +83,33 @@ export class Server {
       const send = (reply: Answer) => setImmediate(() => (reply instanceof ReplyError ? reject(reply) : resolve(reply)));
       this.answer({ tracks: false, send }, words);
     });
+  }
+}
+
+class MemoryDriver extends Driver {
+  readonly state = "ready";
+
+  constructor(
+    readonly memory: Server,
+    readonly ask: (words: readonly string[]) => Promise<unknown>,
+  ) {
+    super();
+  }
+
+  override get server(): string {
+    return this.where();
+  }
+
+  where(): string {
+    return "testing:0";
+  }
+
+  send(_key: string, words: readonly string[]): Promise<unknown> {
+    return this.ask(words);
+  }
+
+  async endpoint(): Promise<Endpoint> {
+    return { host: "testing", socket: () => new Pipe(this.memory) as unknown as Socket };
   }
 }
 
