@@ -8,6 +8,7 @@ import { ConnectionFailedError, isAbort, LocksClosedError, type LossReason } fro
 import type { Hold } from "./hold.js";
 import { checkCallback, checkLease, checkOptions, checkOwner } from "./rules.js";
 import { awake, scheduler } from "./scheduler.js";
+import { onAbort } from "./signals.js";
 
 export interface LeaderOptions extends Pick<AcquireOptions, "lease" | "owner"> {
   /**
@@ -156,13 +157,10 @@ function after(ms: number): AbortSignal {
 function aborted(...signals: AbortSignal[]): Promise<void> {
   return new Promise((resolve) => {
     const done = () => {
-      for (const signal of signals) signal.removeEventListener("abort", done);
+      for (const stop of stops) stop();
       resolve();
     };
-    if (signals.some((signal) => signal.aborted)) {
-      resolve();
-      return;
-    }
-    for (const signal of signals) signal.addEventListener("abort", done);
+    const stops = signals.map((signal) => onAbort(signal, done));
+    if (signals.some((signal) => signal.aborted)) done();
   });
 }

@@ -6,6 +6,8 @@ import { inspect } from "node:util";
 export const SHORTEST_LEASE_MS = 100;
 /** The longest owner that the server takes. */
 const LONGEST_OWNER = 256;
+/** An owner is a label and a UUID. */
+const LONGEST_LABEL = 200;
 
 /** Refuses what is no whole number of milliseconds, from `least` on. */
 export function checked(name: string, value: unknown, least: number): void {
@@ -26,13 +28,17 @@ export const MOST_PERMITS = 1_000_000;
 
 export const checkLease = (lease: unknown): void => checked("lease", lease, SHORTEST_LEASE_MS);
 
-/** The server would make up an owner for `*`, another one in each repetition: nobody would know of the hold. */
-export function checkOwner(owner: unknown): void {
-  const length = typeof owner === "string" ? Buffer.byteLength(owner) : 0;
-  if (length < 1 || length > LONGEST_OWNER || owner === "*") {
-    throw new TypeError(`owner must be a string of 1 to ${LONGEST_OWNER} bytes, and not '*': ${inspect(owner)}`);
-  }
+/** Refuses what is no string of 1 to `most` bytes. */
+function checkText(name: string, value: unknown, most: number, { not = "" } = {}): void {
+  const length = typeof value === "string" && value !== not ? Buffer.byteLength(value) : 0;
+  if (length >= 1 && length <= most) return;
+  throw new TypeError(`${name} must be a string of 1 to ${most} bytes${not && `, and not '${not}'`}: ${inspect(value)}`);
 }
+
+/** The server would make up an owner for `*`, another one in each repetition: nobody would know of the hold. */
+export const checkOwner = (owner: unknown): void => checkText("owner", owner, LONGEST_OWNER, { not: "*" });
+
+export const checkLabel = (label: unknown): void => checkText("label", label, LONGEST_LABEL);
 
 export function checkName(name: unknown): void {
   if (typeof name !== "string") throw new TypeError(`a name must be a string: ${inspect(name)}`);
@@ -62,14 +68,6 @@ export function checkCallback(name: string, value: unknown, isOptional: boolean)
 }
 
 const REQUEST_OPTIONS = ["lease", "wait", "signal", "renew", "minHold", "maxHold", "owner"];
-/** An owner is a label and a UUID. */
-const LONGEST_LABEL = 200;
-
-export function checkLabel(label: unknown): void {
-  const length = typeof label === "string" ? Buffer.byteLength(label) : 0;
-  if (length >= 1 && length <= LONGEST_LABEL) return;
-  throw new TypeError(`label must be a string of 1 to ${LONGEST_LABEL} bytes: ${inspect(label)}`);
-}
 
 export function checkPrefix(prefix: unknown): void {
   if (typeof prefix !== "string") throw new TypeError(`prefix must be a string: ${inspect(prefix)}`);
@@ -79,10 +77,10 @@ export function checkPrefix(prefix: unknown): void {
 export function checkRequest(options: unknown, { isTry = false } = {}): void {
   checkOptions(options, isTry ? REQUEST_OPTIONS.filter((option) => option !== "wait") : REQUEST_OPTIONS);
   const { lease, wait, signal, renew, minHold, maxHold, owner } = options as Record<string, unknown>;
-  if (lease !== undefined) checkLease(lease);
   if (wait !== undefined) checked("wait", wait, 0);
-  if (maxHold !== undefined) checked("maxHold", maxHold, SHORTEST_LEASE_MS);
-  if (minHold !== undefined) checked("minHold", minHold, SHORTEST_LEASE_MS);
+  for (const [name, value] of Object.entries({ lease, maxHold, minHold })) {
+    if (value !== undefined) checked(name, value, SHORTEST_LEASE_MS);
+  }
   if (minHold !== undefined && (minHold as number) > ((maxHold ?? minHold) as number)) {
     throw new TypeError(`minHold must be maxHold (${String(maxHold)} milliseconds) or less: ${String(minHold)}`);
   }

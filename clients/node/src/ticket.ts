@@ -2,7 +2,7 @@
 
 import { inspect } from "node:util";
 
-import type { Kind, Request } from "./commands.js";
+import type { Request } from "./commands.js";
 import { checkCount, checkName, checkNames, checkOwner, checkToken, MOST_PERMITS } from "./rules.js";
 
 /** A string that is no text: its bytes could not be sent as they were. */
@@ -10,13 +10,7 @@ const LONE_SURROGATE = /\p{Surrogate}/u;
 const KINDS = new Set<unknown>(["exclusive", "read", "semaphore"]);
 
 /** What a ticket says. */
-export interface Told {
-  readonly names: readonly string[];
-  readonly kind: Kind;
-  readonly limit: number | undefined;
-  readonly owner: string;
-  readonly token: number;
-}
+type Told = Pick<Request, "names" | "kind" | "limit" | "owner"> & { readonly token: number };
 
 export function ticketOf({ names, kind, limit, owner }: Request, token: number): string {
   return JSON.stringify({ names, kind: kind === "write" ? "exclusive" : kind, limit: limit ?? null, owner, token });
