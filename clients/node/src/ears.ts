@@ -5,13 +5,12 @@
 
 import { now, pauseBefore } from "./clock.js";
 import { fenceCommand } from "./commands.js";
-import { codeOf, ConnectionFailedError, meaningOf, ServerRefusedError } from "./errors.js";
+import { codeOf, meaningOf, ServerRefusedError } from "./errors.js";
 import { textOf } from "./journal.js";
 import { type Endpoint, Line, nameOf, placeOf } from "./line.js";
 import type { Push, Reply } from "./resp.js";
 import type { Route } from "./route.js";
 import { type Entry, pause, scheduler } from "./scheduler.js";
-import { within } from "./stop.js";
 
 /** Somebody who wants to know of a lock. */
 export interface Listener {
@@ -24,8 +23,6 @@ export interface Listener {
 
 /** How long a connection attempt may take. */
 const OPEN_MS = 5000;
-/** How long a reply may take. A connection that is silent for longer is made anew. */
-const ANSWER_MS = 2000;
 /** How often it is asked whether it is there: a network that is gone tells nobody. */
 const ALIVE_MS = 5000;
 
@@ -35,30 +32,13 @@ class Ear {
   #entry: Entry | undefined;
   constructor(readonly line: Line) {}
 
-  /** The reply. If none comes in time, the connection is closed. */
-  ask(words: readonly string[]): Promise<Reply> {
-    return this.#inTime(this.line.ask(words));
-  }
-
-  /** Rejects unless the server is a primary. */
-  seePrimary(): Promise<void> {
-    return this.#inTime(this.line.seePrimary());
-  }
-
-  #inTime<T>(reply: Promise<T>): Promise<T> {
-    const late = () => {
-      this.line.close();
-      return new ConnectionFailedError("no answer in time");
-    };
-    return within(reply, now() + ANSWER_MS, late);
-  }
-
   /** Asks from time to time whether the server is there, until the connection has ended. */
   watch(): void {
     if (!this.line.isOpen) return;
     this.#entry = scheduler.at(now() + ALIVE_MS, () => {
       // A refusal is an answer, too.
-      void this.ask(["PING"])
+      void this.line
+        .askSoon(["PING"])
         .catch(() => undefined)
         .then(() => this.watch());
     });
@@ -147,7 +127,7 @@ export class Ears {
       for (const [name, listeners] of ear.names) void this.#place(name, [...listeners], 0);
     };
     try {
-      await ear.ask(["CLIENT", "TRACKING", "ON"]);
+      await line.askSoon(["CLIENT", "TRACKING", "ON"]);
       ear.watch();
       this.route.journal.found(nameOf(line.endpoint));
       return ear;
@@ -185,7 +165,7 @@ export class Ears {
       else same.push(each);
     }
     for (const [token, same] of tokens) {
-      ear.ask(fenceCommand(name, token)).then(
+      ear.line.askSoon(fenceCommand(name, token)).then(
         (reply) => {
           if (token === undefined) this.#tell(name, same);
           else if (reply === 0) void this.#confirm(ear, name, token, same);
@@ -202,8 +182,8 @@ export class Ears {
   /** Only a primary knows that a hold has ended: a replica that is just being synchronized knows of none. */
   async #confirm(ear: Ear, name: string, token: number, listeners: readonly Listener[]): Promise<void> {
     try {
-      await ear.seePrimary();
-      if ((await ear.ask(fenceCommand(name, token))) === 0) this.#tell(name, listeners);
+      await ear.line.seePrimary();
+      if ((await ear.line.askSoon(fenceCommand(name, token))) === 0) this.#tell(name, listeners);
     } catch {
       // Its end lets all listeners look for the primary by the address.
       ear.line.close();

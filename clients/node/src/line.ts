@@ -54,6 +54,9 @@ function mayWantTls({ tls, socket }: Endpoint, error: unknown): boolean {
   return tls === undefined && socket === undefined && /server closed|ECONNRESET|EPIPE/.test(textOf(error));
 }
 
+/** How long a reply may take that the server gives at once. */
+const ANSWER_MS = 2000;
+
 interface Waiting {
   resolve: (reply: Reply) => void;
   reject: (error: Error) => void;
@@ -118,7 +121,15 @@ export class Line {
 
   /** Rejects unless the server is a primary at this moment. */
   async seePrimary(): Promise<void> {
-    refuseReplica(await this.ask(["HELLO"]), nameOf(this.endpoint));
+    refuseReplica(await this.askSoon(["HELLO"]), nameOf(this.endpoint));
+  }
+
+  /** Like `ask`, for what is answered at once. If no reply comes in time, the connection is closed. */
+  askSoon(words: readonly string[]): Promise<Reply> {
+    return within(this.ask(words), now() + ANSWER_MS, () => {
+      this.close();
+      return new ConnectionFailedError(`no reply from ${nameOf(this.endpoint)} for ${ANSWER_MS / 1000} s`);
+    });
   }
 
   /** Sends a command; resolves with its reply, rejects with the server's error or that of the connection. */

@@ -102,7 +102,7 @@ export class Route {
     const line = await this.#line(key);
     const words = command();
     if (words === undefined) return 1;
-    const reply = this.#answer(line, words);
+    const reply = line.askSoon(words);
     reply.catch((error: unknown) => {
       // What its address leads to has changed: the next request connects by the address again.
       if (isNotMe(error)) line.close();
@@ -113,7 +113,7 @@ export class Route {
   /** Like `around`, but only a primary may answer: a replica that is just being synchronized knows of no locks. */
   async ofPrimary(key: string, command: Command): Promise<unknown> {
     const line = await this.#line(key);
-    await within(line.seePrimary(), now() + ANSWER_MS, () => this.#silent(line));
+    await line.seePrimary();
     return this.around(key, command);
   }
 
@@ -153,15 +153,6 @@ export class Route {
         this.#unanswered.delete(earlier);
       }
     }
-  }
-
-  #answer(line: Line, words: readonly string[]): Promise<unknown> {
-    return within(line.ask(words), now() + ANSWER_MS, () => this.#silent(line));
-  }
-
-  #silent(line: Line): Error {
-    line.close();
-    return new ConnectionFailedError(`no reply from ${nameOf(line.endpoint)} for ${ANSWER_MS / 1000} s`);
   }
 
   /** The connection to the primary of this key, which all requests share that go around the client. */
