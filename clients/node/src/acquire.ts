@@ -1,15 +1,14 @@
 /**
  * One attempt to get a lock: ask, wait, ask again, until it is granted, refused, too late or cancelled.
  *
- * The first request goes over the user's client and keeps a position in the queue (QUEUE), so that requests are served
- * in the order of the calls. Then the attempt waits. As long as there are connections for it, its request takes over
- * the position on a connection of its own (BLOCK). Otherwise it keeps the position, and the server says when to ask
- * again.
+ * The request for one lock goes over the user's client and keeps a position in the queue (QUEUE), so that requests are
+ * served in the order of the calls. The server says when to ask again. Several locks have no such position: their request
+ * waits over a connection of its own (BLOCK).
  */
 
 import type { Admission } from "./admission.js";
 import { deadlineOf, now, pauseBefore } from "./clock.js";
-import { acquireCommand, freshOwner, type How, type Request, routingKey, tokenOf } from "./commands.js";
+import { acquireCommand, type Request, routingKey, tokenOf } from "./commands.js";
 import {
   abortOf,
   ConnectionFailedError,
@@ -43,8 +42,6 @@ const BELIEVED_MS = 8000;
 const MARGIN_MS = 1000;
 /** How long after its wait an attempt may end, and how long one that does not wait may take. */
 const OVERTIME_MS = 1900;
-/** What is left of that for the last request. */
-const ASK_MS = 700;
 /** Thrown when the client is silent for as long as another way is tried. It never leaves this file. */
 const SILENT = new Error("the client is silent");
 /** A token that no hold ever has: a release with it ends a wait, and no hold. */
@@ -52,7 +49,7 @@ const NOBODYS = 1;
 
 const lateReply = (): Error => new ConnectionFailedError("no answer in time");
 
-/** What came of a request: a grant, one whose lease is over, a wait, or nothing. */
+/** What came of a request: a grant, one whose lease is over or short, a wait, or nothing. */
 type Answer = Grant | "over" | "taken" | "failed";
 
 /** What all attempts of one `Locks` share. */
@@ -78,7 +75,6 @@ export interface Context {
 
 export class Attempt {
   readonly #context: Context;
-  #request: Request;
   readonly #key: string;
   readonly #began = now();
   /** When the caller's wait is over, and when the attempt ends whatever happens. */
@@ -86,8 +82,6 @@ export class Attempt {
   readonly #end: number;
   readonly #waits: boolean;
   readonly #stop = new Stop();
-  /** Whether a grant may be tied to the connection that waited for it. */
-  #tied = false;
   /** Whether the server may know of this owner. */
   #known = false;
   #isGranted = false;
@@ -95,12 +89,12 @@ export class Attempt {
   /** Whether a server may keep a place in line for it. */
   #hasPlace = false;
   #seat: Seat | undefined;
+  /** Whether it was granted with a short lease, which has to be renewed. */
+  #isPromised = false;
   /** Whether it waits until it may stand in the server's queue. */
   #isOutside = false;
   /** Whether its request over a waiting connection was not answered in time, and may still keep its place. */
   #isSilent = false;
-  /** While such a request may be done after a later one: whether it is answered after all. */
-  #overtaken: Promise<boolean> | undefined;
   /** The one request that the server may have granted, if all before it were answered. */
   #underway: Promise<unknown> | undefined;
   /** Whether its owner may have other requests on their way over the client, which it must not overtake. */
@@ -115,23 +109,17 @@ export class Attempt {
 
   constructor(
     context: Context,
-    request: Request,
+    readonly request: Request,
     wait: number | undefined,
     /** Is told once that no server answers; without it, the attempt fails then. */
     readonly troubled: ((error: Error) => void) | undefined,
   ) {
     this.#context = context;
-    this.#request = request;
     this.#key = routingKey(request.keys);
     this.#trouble = new Trouble(context, request.names, this.#key);
     this.#waits = wait !== 0;
     this.#until = this.#began + (wait ?? Number.POSITIVE_INFINITY);
     this.#end = this.#until + (this.#waits ? OVERTIME_MS : Math.min(context.serverTimeout, OVERTIME_MS));
-  }
-
-  /** What was asked last. */
-  get request(): Request {
-    return this.#request;
   }
 
   /** Ends the attempt, which then fails with this error. */
@@ -144,7 +132,7 @@ export class Attempt {
     if (signal?.aborted) throw abortOf(signal);
     const detach = signal && onAbort(signal, () => this.stop(abortOf(signal)));
     this.#context.attempts.add(this);
-    const { keys, owner, isNamed } = this.#request;
+    const { keys, owner, isNamed } = this.request;
     // The server sees the deadlocks of an owner that the program names, so that one stands in its queue at once.
     const entry = keys.length === 1 && this.#waits && !isNamed ? this.#context.admission.join(this.#key) : undefined;
     try {
@@ -173,7 +161,7 @@ export class Attempt {
   async #enter(entry: Seat): Promise<void> {
     if (entry.hasTurn) return;
     this.#isOutside = this.#hasWaited = true;
-    this.#context.waits(this.#request);
+    this.#context.waits(this.request);
     await this.#inTime(entry.next(), this.#until, () => this.#trouble.tooLate());
     this.#isOutside = false;
     this.#trouble.heard();
@@ -181,7 +169,7 @@ export class Attempt {
 
   /** Ends the wait, and what was granted. What a named owner holds by another request stays. */
   #withdraw(): void {
-    const underway = this.#request.isNamed ? this.#underway : undefined;
+    const underway = this.request.isNamed ? this.#underway : undefined;
     this.#giveUp(this.#known && underway === undefined ? undefined : NOBODYS);
     // Its reply says what was granted, which is given up by its token. Without a reply nobody knows that.
     underway?.catch((error: unknown) => {
@@ -191,7 +179,7 @@ export class Attempt {
 
   /** Notes that the request may be granted from now on although nobody waits for that. */
   #loosen(): void {
-    this.#settle ??= this.#context.loose.add(this.#request.owner, this.#taken, () => this.#known);
+    this.#settle ??= this.#context.loose.add(this.request.owner, this.#taken, () => this.#known);
   }
 
   async #untilSettled(): Promise<void> {
@@ -211,7 +199,7 @@ export class Attempt {
       failures = 0;
       if (answer === "over") continue;
       if (this.#left() <= 0) throw this.#trouble.tooLate();
-      if (!this.#hasWaited) this.#context.waits(this.#request);
+      if (!this.#hasWaited) this.#context.waits(this.request);
       this.#hasWaited = true;
       await this.#wait();
     }
@@ -245,22 +233,20 @@ export class Attempt {
   async #ask(failures = 0): Promise<Answer> {
     const { route, most, serverTimeout } = this.#context;
     if (route.isClosed) throw this.#trouble.closedClient();
-    const single = this.#request.names.length === 1;
-    const how: How = {
-      queue: single && this.#waits && this.#left() > 0 ? most.queue : undefined,
-      // A grant over a waiting connection ended with it; this ends the tie.
-      ephemeral: this.#tied ? this.#request.lease : undefined,
-    };
+    const isQueued = this.request.names.length === 1 && this.#waits && this.#left() > 0;
+    // A client that dies just after a grant that it waited for leaves a short lease. What follows asks for the whole one.
+    const isShort = isQueued && this.#seat !== undefined && !this.#isPromised && this.request.lease > PLACE_MS;
+    const request = isShort ? { ...this.request, lease: PLACE_MS } : this.request;
+    const words = acquireCommand(request, isQueued ? { queue: most.queue } : {});
     const sentAt = now();
     // A request that does not wait has this time for all its repetitions together.
     const until = this.#waits ? Math.min(sentAt + serverTimeout, this.#end) : this.#end;
     const before = this.#known;
     this.#known = true;
-    const command = () => this.#unstopped(acquireCommand(this.#request, how));
+    const command = () => this.#unstopped(words);
     const isOver = this.#isBound || (route.isFit && !(route.driver.isCluster && failures % 2 === 1));
     const asking = isOver ? route.over(this.#key, command) : route.around(this.#key, command);
     this.#underway = before ? undefined : asking;
-    const overtaken = this.#overtaken;
     let token: number | undefined;
     try {
       token = tokenOf(await this.#firstReply(asking, command, until, isOver && !this.#isBound));
@@ -274,16 +260,16 @@ export class Attempt {
       if (!(error instanceof LockError) && !mayPass(meaningOf(error))) this.#known = before;
       return this.#failed(error);
     }
+    this.#isPromised = isShort && token !== undefined;
     if (token === undefined) {
       // A request without QUEUE leaves the position that an earlier one has, and the doubt about one without a reply.
       this.#known = before;
-      this.#hasPlace ||= how.queue !== undefined;
+      this.#hasPlace ||= isQueued;
       return "taken";
     }
-    if (overtaken !== undefined) return this.#askAnew(overtaken);
     // The reply took as long as the lease. The server may hold it still, so the same owner asks again.
-    const isOverdue = this.#waits && now() >= deadlineOf(sentAt, this.#request.lease) && this.#left() > 0;
-    return isOverdue ? "over" : { token, sentAt };
+    const isOverdue = this.#waits && now() >= deadlineOf(sentAt, this.request.lease) && this.#left() > 0;
+    return isShort || isOverdue ? "over" : { token, sentAt };
   }
 
   /** Lets nothing be sent when the caller has left. */
@@ -317,25 +303,6 @@ export class Attempt {
     return this.#inTime(first, until);
   }
 
-  /**
-   * It was granted, but an older request of it may still be on its way over a waiting connection. The server would tie
-   * the grant to that connection, and end it with that. So it asks again when that request is answered. If it is not,
-   * another owner asks, whom it does not concern.
-   */
-  async #askAnew(overtaken: Promise<boolean>): Promise<Answer> {
-    const isAnswered = await this.#inTime(overtaken, this.#end - ASK_MS, () => SILENT).catch((error: unknown) => {
-      if (error !== SILENT) throw error;
-      return false;
-    });
-    this.#overtaken = undefined;
-    if (!isAnswered && !this.#request.isNamed) {
-      this.#giveUp();
-      this.#request = { ...this.#request, owner: freshOwner(this.#request.label) };
-      this.#known = this.#tied = this.#hasPlace = false;
-    }
-    return this.#ask();
-  }
-
   /** Throws what is final; else says whether to repeat the request ("failed") or to wait ("taken"). */
   #failed(error: unknown): "taken" | "failed" {
     if (error instanceof Stopped) throw error;
@@ -348,7 +315,7 @@ export class Attempt {
     if (queue !== undefined) most.queue = Math.min(most.queue, queue);
     else if (block !== undefined) most.block = Math.min(most.block, block);
     else if (meaning instanceof QuarantineError && this.#waits) return this.#trouble.report("taken");
-    else if (meaning !== "again" && !(meaning instanceof ConnectionFailedError)) throw ofLease(meaning, this.#request.lease);
+    else if (meaning !== "again" && !(meaning instanceof ConnectionFailedError)) throw ofLease(meaning, this.request.lease);
     else if (this.#waits && isReply(error)) return this.#trouble.report("failed");
     return "failed";
   }
@@ -366,14 +333,13 @@ export class Attempt {
   /** Waits for a change: until it is worth asking again, at the latest when the time is over. */
   async #wait(): Promise<void> {
     const { lines, begins, holds } = this.#context;
-    const { names, isNamed, owner } = this.#request;
-    if (this.#isSilent || (this.#seat === undefined && lines.hasRoom)) return this.#block();
+    const { names, isNamed, owner } = this.request;
     if (names.length === 1) return this.#sit();
-    // Places in line are for single names. Others wait for a connection, but only as long as their owner holds nothing:
-    // the server has to see its deadlock.
+    // It waits until a connection may be had, but only as long as its owner holds nothing: the server has to see its
+    // deadlock. If it may still have a place, only another BLOCK takes that over.
     const { ready, stop, hurry } = lines.room();
     const look = () => {
-      if (isNamed && holds(owner)) hurry();
+      if (this.#isSilent || (isNamed && holds(owner))) hurry();
     };
     look();
     begins.add(look);
@@ -386,7 +352,7 @@ export class Attempt {
     } finally {
       begins.delete(look);
     }
-    return this.#block(true);
+    return this.#block();
   }
 
   /** Waits by its place in line. */
@@ -404,13 +370,12 @@ export class Attempt {
     }
   }
 
-  /** Waits over a connection of its own, which may be kept for it. */
-  async #block(isKept = false): Promise<void> {
+  /** Waits over a connection of its own, for which there is room. */
+  async #block(): Promise<void> {
     const { lines, most, serverTimeout } = this.#context;
-    const { names } = this.#request;
     this.#isSilent = false;
     const limit = Math.min(Math.max(this.#left(), 0) + MARGIN_MS, serverTimeout, BELIEVED_MS);
-    const taking = lines.take(this.#key, limit, isKept);
+    const taking = lines.take(this.#key, limit);
     let line: Line;
     try {
       line = await this.#stop.unless(taking);
@@ -428,8 +393,7 @@ export class Attempt {
       return;
     }
     const block = Math.min(left, BELIEVED_MS + MARGIN_MS, most.block);
-    const words = acquireCommand(this.#request, { block: Math.max(Math.ceil(block), 1), ephemeral: 0 });
-    this.#tied = names.length === 1;
+    const words = acquireCommand(this.request, { block: Math.max(Math.ceil(block), 1) });
     const before = this.#known;
     this.#known = true;
     const waiting = line.ask(words);
@@ -449,34 +413,22 @@ export class Attempt {
         lines.closeIdle();
       }
       // An unanswered request is answered soon after its place was asked for anew, or given up.
-      const settling = lines.settle(line, waiting);
-      this.#context.background(settling);
+      this.#context.background(lines.settle(line, waiting));
       this.#heedLater(waiting);
       if (error instanceof Stopped) throw error;
       this.#underway = undefined;
       if (error instanceof ConnectionFailedError && line.isOpen) {
-        if (this.#tied) this.#await(settling);
-        // Several names have no QUEUE. Only another BLOCK takes over their place, before this connection is closed.
-        this.#isSilent = names.length > 1;
+        this.#isSilent = true;
         return;
       }
       if (this.#failed(error) === "failed") await this.#pause(0);
     }
   }
 
-  /** Notes that this request over a waiting connection may be done after a later one, until it is answered. */
-  #await(settling: Promise<boolean>): void {
-    const overtaken = settling.then((isAnswered) => {
-      if (isAnswered && this.#overtaken === overtaken) this.#overtaken = undefined;
-      return isAnswered;
-    });
-    this.#overtaken = overtaken;
-  }
-
   /** Withdraws the request, or releases what was granted; goes on until the lease would be over. */
-  #giveUp(token?: number, request = this.#request): void {
+  #giveUp(token?: number): void {
     const { route, background } = this.#context;
-    for (const work of givingUp(route, request, { token, taken: this.#taken, isBound: this.#isBound })) {
+    for (const work of givingUp(route, this.request, { token, taken: this.#taken, isBound: this.#isBound })) {
       background(work);
       this.#untilDone(work);
     }
@@ -494,15 +446,14 @@ export class Attempt {
 
   /** Gives up a grant that comes after all, if nobody waits for it any more. */
   #heedLater(asking: Promise<unknown>): void {
-    const request = this.#request;
     const heeding = asking.then(async (reply) => {
       const token = tokenOf(reply);
       // What was granted just now becomes a hold first.
       await new Promise((resolve) => setImmediate(resolve));
-      const isInVain = request !== this.#request || !this.#context.attempts.has(this);
+      const { attempts, holds } = this.#context;
       // The token tells it from a later grant to the same owner, and from what the owner held before.
-      if (token === undefined || !isInVain || this.#context.holds(request.owner, token)) return;
-      this.#giveUp(token, request);
+      if (token === undefined || attempts.has(this) || holds(this.request.owner, token)) return;
+      this.#giveUp(token);
     });
     this.#untilDone(heeding);
   }

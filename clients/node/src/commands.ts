@@ -11,7 +11,6 @@ export interface Request {
   readonly names: readonly string[];
   /** The names with their prefix, as the server has them. */
   readonly keys: readonly string[];
-  readonly label: string;
   readonly owner: string;
   /** Whether the program has named the owner, which may hold the lock by another request then. */
   readonly isNamed: boolean;
@@ -24,10 +23,8 @@ export interface Request {
 export interface How {
   /** For how many milliseconds the server is to keep a place in line. */
   readonly queue?: number | undefined;
-  /** For how many milliseconds the request is to wait; 0: without end. */
+  /** For how many milliseconds the request is to wait. */
   readonly block?: number | undefined;
-  /** To how many milliseconds the server is to cut the lease when the connection closes. */
-  readonly ephemeral?: number | undefined;
 }
 
 /** What tells an operator whose an owner is. An owner has 256 bytes at most; a host's name gets 100 of them. */
@@ -49,8 +46,6 @@ export function acquireCommand(request: Request, how: How = {}): string[] {
   if (how.block !== undefined) words.push("BLOCK", String(how.block));
   if (kind === "read") words.push("SHARED");
   if (kind === "semaphore") words.push("LIMIT", String(limit));
-  // LOCK.MACQUIRE ties nothing to a connection.
-  if (how.ephemeral !== undefined && keys.length === 1) words.push("EPHEMERAL", String(how.ephemeral));
   return words;
 }
 

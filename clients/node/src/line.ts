@@ -46,7 +46,7 @@ const isUnknown = (error: unknown): boolean => error instanceof ReplyError && /u
 
 function noHello(address: string, cause: unknown): ServerRefusedError {
   const why = `${address} does not know HELLO 3, as a proxy may not`;
-  return new ServerRefusedError(`${why}: waiting and pushes need RESP3. Connect to the server itself, or use wait: 0`, cause);
+  return new ServerRefusedError(`${why}: pushes, and waiting for several locks, need RESP3. Connect to the server itself, or use wait: 0`, cause);
 }
 
 /** A server that wants TLS ends a connection whose first bytes are plain text. */

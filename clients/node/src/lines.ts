@@ -9,8 +9,7 @@ import { within } from "./stop.js";
 /** How long a connection is kept that nobody waits over. */
 const IDLE_MS = 5000;
 /** How long a request that was given up may stay unanswered until its connection is closed. */
-export const SETTLE_MS = 2000;
-const UNANSWERED = new Error("unanswered");
+const SETTLE_MS = 2000;
 
 export class Lines {
   #idle = new Map<Line, Entry>();
@@ -24,14 +23,8 @@ export class Lines {
     readonly most: number,
   ) {}
 
-  /** Whether one can be had at once. */
-  get hasRoom(): boolean {
-    return this.#busy < this.most && this.#queue.length === 0;
-  }
-
-  /** A connection to the primary that has this key, within `limit` milliseconds. `isKept`: room was waited for. */
-  async take(key: string, limit: number, isKept = false): Promise<Line> {
-    if (!isKept) this.#busy++;
+  /** A connection to the primary that has this key, within `limit` milliseconds: call it when there is `room`. */
+  async take(key: string, limit: number): Promise<Line> {
     try {
       const endpoint = await this.route.endpoint(key);
       for (const [line, entry] of this.#idle) {
@@ -94,18 +87,14 @@ export class Lines {
     this.#leave();
   }
 
-  /**
-   * Gives a connection back when the request on it is answered, or closes it if that takes too long. False then: the
-   * request may still be on its way. It is not if the connection has broken by itself.
-   */
-  async settle(line: Line, reply: Promise<unknown>): Promise<boolean> {
-    const isAnswered = await within(reply, now() + SETTLE_MS, () => UNANSWERED).then(
-      () => true,
-      (error: unknown) => error !== UNANSWERED,
-    );
-    if (!isAnswered) line.close();
+  /** Gives a connection back when the request on it is answered, or closes it if that takes too long. */
+  async settle(line: Line, reply: Promise<unknown>): Promise<void> {
+    const late = () => {
+      line.close();
+      return new Error("unanswered");
+    };
+    await within(reply, now() + SETTLE_MS, late).catch(() => undefined);
     this.give(line);
-    return isAnswered;
   }
 
   /** Closes those that are idle: what their address leads to may have changed. */

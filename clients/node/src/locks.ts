@@ -38,8 +38,8 @@ import { readTicket, ticketOf } from "./ticket.js";
 
 export interface LocksOptions extends BaseOptions {
   /**
-   * How many connections may wait at most: a whole number, 1 or more. A caller that finds none free waits over a
-   * shared one. Default: 16.
+   * How many connections may wait for several locks at once (`many`, `readMany`): a whole number, 1 or more. Other
+   * requests wait over a shared one. Default: 16.
    */
   readonly waitingConnections?: number | undefined;
   /**
@@ -72,8 +72,7 @@ class ServerKeeper implements Keeper {
   readonly #taken: Taken = new Set();
 
   constructor(
-    /** What was asked for last. */
-    readonly asked: { readonly request: Request },
+    readonly request: Request,
     readonly route: Route,
     readonly ears: Ears,
     readonly loose: LooseEnds,
@@ -84,7 +83,7 @@ class ServerKeeper implements Keeper {
   }
 
   get where(): string {
-    return this.route.where(routingKey(this.asked.request.keys));
+    return this.route.where(routingKey(this.request.keys));
   }
 
   get isClosed(): boolean {
@@ -92,15 +91,15 @@ class ServerKeeper implements Keeper {
   }
 
   get names(): readonly string[] {
-    return this.asked.request.names;
+    return this.request.names;
   }
 
   get owner(): string {
-    return this.asked.request.owner;
+    return this.request.owner;
   }
 
   get ticket(): (token: number) => string {
-    return (token) => ticketOf(this.asked.request, token);
+    return (token) => ticketOf(this.request, token);
   }
 
   renew(lease: number, token: number, attempt: number): Promise<boolean> {
@@ -119,7 +118,7 @@ class ServerKeeper implements Keeper {
   }
 
   listen(token: number, told: () => void): () => void {
-    const stops = this.asked.request.keys.map((name) => this.ears.listen({ name, token, told }));
+    const stops = this.request.keys.map((name) => this.ears.listen({ name, token, told }));
     return () => {
       for (const stop of stops) stop();
     };
@@ -127,7 +126,7 @@ class ServerKeeper implements Keeper {
 
   /** Sends a command for each key, unless there is none by then; whether all were answered with 1. */
   async #each(command: (key: string) => readonly string[] | undefined, attempt: number): Promise<boolean> {
-    const { keys } = this.asked.request;
+    const { keys } = this.request;
     const send = (key: string) => this.route.send(key, () => command(key), attempt);
     const [only] = keys;
     if (keys.length === 1 && only !== undefined) return isOne(await send(only));
@@ -223,8 +222,8 @@ export class Locks extends Base {
     checkLease(lease);
     this.checkOpen();
     const keys = names.map((name) => this.prefix + name);
-    const request: Request = { names, keys, kind, limit, label: this.label, owner, isNamed: true, lease };
-    const keeper = new ServerKeeper({ request }, this.#route, this.#ears, this.#loose);
+    const request: Request = { names, keys, kind, limit, owner, isNamed: true, lease };
+    const keeper = new ServerKeeper(request, this.#route, this.#ears, this.#loose);
     return awake(async () => {
       const renewing = this.#asked(routingKey(keys), async (attempt) => {
         const sentAt = now();
@@ -256,13 +255,12 @@ export class Locks extends Base {
   }
 
   protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled?: Troubled) {
-    const { label } = this;
-    const { owner = freshOwner(label), wait, signal } = options;
+    const { owner = freshOwner(this.label), wait, signal } = options;
     const { names, kind, limit } = wanted;
     const keys = names.map((name) => this.prefix + name);
-    const request: Request = { names, keys, kind, limit, label, owner, isNamed: options.owner !== undefined, lease };
+    const request: Request = { names, keys, kind, limit, owner, isNamed: options.owner !== undefined, lease };
     const attempt = new Attempt(this.#context, request, wait, troubled);
-    const keeper: Keeper = new ServerKeeper(attempt, this.#route, this.#ears, this.#loose);
+    const keeper: Keeper = new ServerKeeper(request, this.#route, this.#ears, this.#loose);
     const granting: Promise<Grant> = attempt.run(signal);
     return { keeper, granting };
   }

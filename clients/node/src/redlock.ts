@@ -199,10 +199,9 @@ export class Redlock extends Base {
 
   protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled?: Troubled) {
     // A release names no token here, where servers may have another one. It must not end the owner's next hold.
-    const { label } = this;
-    const owner = options.owner === undefined ? freshOwner(label) : `${beginningOf(options.owner)}:${randomUUID()}`;
+    const owner = options.owner === undefined ? freshOwner(this.label) : `${beginningOf(options.owner)}:${randomUUID()}`;
     const keys = wanted.names.map((name) => this.prefix + name);
-    const request: Request = { ...wanted, keys, label, owner, isNamed: false, lease };
+    const request: Request = { ...wanted, keys, owner, isNamed: false, lease };
     const keeper = new MajorityKeeper(this.#servers, request);
     const granting = this.#untilGranted(keeper, options, troubled);
     return { keeper, granting };

@@ -20,8 +20,6 @@ interface Hold {
   readonly token: number;
   readonly granted: number;
   until: number;
-  /** The connection whose end cuts the lease, and to what (EPHEMERAL). */
-  tie?: { readonly peer: Peer; readonly ms: number } | undefined;
 }
 
 /** A position in the queues of some locks; `peer` is the connection that is blocked (BLOCK). */
@@ -86,16 +84,11 @@ export class Table {
     if (reply !== LATER) peer.send(reply);
   }
 
-  /** Ends what waited over this connection, or was tied to it. */
+  /** Ends what waited over this connection. */
   left(peer: Peer): void {
     for (const tracking of this.#tracking.values()) tracking.delete(peer);
-    for (const [name, lock] of [...this.#locks]) {
+    for (const lock of [...this.#locks.values()]) {
       for (const wait of lock.queue.filter((each) => each.peer === peer)) this.#leave(wait);
-      for (const hold of lock.holds.values()) {
-        if (hold.tie?.peer !== peer) continue;
-        hold.until = Math.min(hold.until, now() + hold.tie.ms);
-        this.#changed(name);
-      }
     }
     this.tick();
   }
@@ -161,7 +154,7 @@ export class Table {
       throw new ReplyError(`LOCKKIND this lock is ${kind} now; all its holders and waiters must use that kind`);
     }
     const held = locks.flatMap((lock) => lock.holds.get(owner) ?? []);
-    if (held.length > 0) return this.#again(peer, names, held, mode, options);
+    if (held.length > 0) return this.#again(names, held, mode, options);
     const wait = options.get("QUEUE") ?? options.get("BLOCK");
     const its = locks.flatMap((lock) => lock.queue.filter((each) => each.owner === owner));
     const isAnother = its.some((each) => each.mode !== mode || !sameSet(each.names, names));
@@ -170,7 +163,7 @@ export class Table {
     // One that does not wait stays behind what its owner waits for in another way.
     if ((wait !== undefined || !isAnother) && locks.every((lock) => lock.fits(owner, mode))) {
       this.#dropWaits(names, owner);
-      return this.#grant(peer, { names, owner, mode, options });
+      return this.#grant({ names, owner, mode, options });
     }
     if (wait === undefined) return null;
     const blocked = options.has("BLOCK") ? peer : undefined;
@@ -182,7 +175,7 @@ export class Table {
   }
 
   /** The same owner again: the same token, and the longer lease. */
-  #again(peer: Peer, names: readonly string[], held: readonly Hold[], mode: string, options: Options): number {
+  #again(names: readonly string[], held: readonly Hold[], mode: string, options: Options): number {
     const [first] = held;
     const isOne = held.length === names.length && held.every((hold) => hold.token === first?.token && hold.mode === first.mode);
     // A writer may go on as a reader.
@@ -194,17 +187,16 @@ export class Table {
     for (const hold of held) {
       hold.mode = mode;
       hold.until = Math.max(hold.until, now() + (options.get("PX") ?? 0));
-      hold.tie = tieOf(peer, options);
     }
     for (const name of names) this.#changed(name);
     return first.token;
   }
 
-  #grant(peer: Peer, { names, owner, mode, options }: Pick<Wait, "names" | "owner" | "mode" | "options">): number {
+  #grant({ names, owner, mode, options }: Pick<Wait, "names" | "owner" | "mode" | "options">): number {
     const token = ++this.#token;
     for (const name of names) {
       const until = now() + (options.get("PX") ?? 0);
-      this.#at(name).holds.set(owner, { owner, mode, token, granted: now(), until, tie: tieOf(peer, options) });
+      this.#at(name).holds.set(owner, { owner, mode, token, granted: now(), until });
     }
     for (const name of names) this.#changed(name);
     return token;
@@ -321,15 +313,10 @@ export class Table {
       const { peer } = wait;
       if (peer === undefined || !wait.names.every((each) => this.#at(each).fits(wait.owner, wait.mode))) continue;
       this.#unqueue(wait);
-      peer.send(this.#grant(peer, wait));
+      peer.send(this.#grant(wait));
       return; // and has come here again
     }
   }
-}
-
-function tieOf(peer: Peer, options: Options): Hold["tie"] {
-  const ms = options.get("EPHEMERAL");
-  return ms === undefined ? undefined : { peer, ms };
 }
 
 /** The options of a command, with their numbers. */

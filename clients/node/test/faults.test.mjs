@@ -227,15 +227,13 @@ test("a wait for several locks asks again, and keeps the place, when the connect
 test("the late reply to a request that was repeated does not end the hold", async (t) => {
   const [server, proxy, locks] = await behindProxy(t, "ioredis");
   const others = await locksOn(t, server, "ioredis");
-  for (const take of [(from) => from.lock("k"), (from) => from.many(["k", "l"])]) {
-    const holder = await others.acquire("k");
-    proxy.see = (text) => (text.includes("BLOCK") ? 4000 : undefined);
-    const waiting = take(locks).acquire({ wait: 1000 });
-    await eventually(async () => (await server.waiters("k")) === 1, "it waits");
-    await holder.release();
-    const hold = await waiting;
-    await outlives(server, hold);
-  }
+  const holder = await others.acquire("k");
+  proxy.see = (text) => (text.includes("BLOCK") ? 4000 : undefined);
+  const waiting = locks.many(["k", "l"]).acquire({ wait: 1000 });
+  await eventually(async () => (await server.waiters("k")) === 1, "it waits");
+  await holder.release();
+  const hold = await waiting;
+  await outlives(server, hold);
 });
 
 test("a request that the server refuses does not end another hold of its owner", async (t) => {
@@ -264,21 +262,6 @@ for (const driver of DRIVERS) {
     assert.equal(await hold.release(), true);
   });
 }
-
-test("a reader that asks to write is refused while all connections for waiting are taken", async (t) => {
-  const server = await startServer(t);
-  const locks = await locksOn(t, server, "ioredis", { waitingConnections: 1 });
-  const [, hold] = [await locks.read("k").acquire(), await locks.read("k").acquire({ owner: "task-7" })];
-  const other = await locks.acquire("other");
-  const next = locks.acquire("other", { wait: 10_000 });
-  await eventually(async () => (await server.waiters("other")) === 1, "the connection for waiting is taken");
-  await assert.rejects(locks.write("k").acquire({ owner: "task-7", wait: 300 }), /LOCKHELD/);
-  await pause(300);
-  assert.equal(await server.waiters("k"), 0);
-  assert.equal(await hold.release(), true);
-  await other.release();
-  await (await next).release();
-});
 
 test("a release that waits for its connection does not end the next hold of its owner", async (t) => {
   const [server, proxy, locks] = await behindProxy(t, "ioredis");

@@ -41,7 +41,7 @@ async function lines(server) {
 for (const driver of DRIVERS) {
   test(`a lock is held by one, passed on in order and free at the end: ${driver}`, async (t) => {
     const server = await startServer(t);
-    const locks = await locksOn(t, server, driver, { waitingConnections: 2, maxQueuedPerLock: 20 });
+    const locks = await locksOn(t, server, driver, { maxQueuedPerLock: 20 });
     const first = await locks.acquire("k", { wait: 0 });
     assert.match(first.owner, new RegExp(`:${process.pid}:`));
     assert.ok(first.remaining > 20_000 && first.remaining <= 30_000 - 302);
@@ -53,7 +53,7 @@ for (const driver of DRIVERS) {
       await locks.run("k", (hold) => order.push([number, hold.token]));
     });
     await eventually(async () => (await server.waiters("k")) === 20, "all wait");
-    await eventually(async () => (await lines(server)) === 3, "two wait over connections, and one hears");
+    await eventually(async () => (await lines(server)) === 1, "one connection hears for all");
     assert.equal(await first.release(), true);
     await Promise.all(all);
     assert.deepEqual(
@@ -147,9 +147,9 @@ test("readers share, a writer is alone, a semaphore has permits, many is all or 
   for (const name of "bsxyz") assert.ok(await server.isFree(name), name);
 });
 
-test("readers in line are let in together, though most wait by places", async (t) => {
+test("readers in line are let in together", async (t) => {
   const server = await startServer(t);
-  const locks = await locksOn(t, server, "node-redis", { waitingConnections: 1, maxQueuedPerLock: 30 });
+  const locks = await locksOn(t, server, "node-redis", { maxQueuedPerLock: 30 });
   const writer = await locks.write("b").acquire();
   const readers = Array.from({ length: 30 }, () => locks.read("b").acquire());
   await eventually(async () => (await server.waiters("b")) === 30, "they wait");
@@ -162,10 +162,7 @@ test("readers in line are let in together, though most wait by places", async (t
 
 test("two processes' worth of waiters are served in the order of their arrival", async (t) => {
   const server = await startServer(t);
-  const sides = [
-    await locksOn(t, server, "ioredis"),
-    await locksOn(t, server, "node-redis", { waitingConnections: 1 }),
-  ];
+  const sides = [await locksOn(t, server, "ioredis"), await locksOn(t, server, "node-redis")];
   const holder = await sides[0].acquire("k");
   const order = [];
   const all = [];
@@ -181,50 +178,48 @@ test("two processes' worth of waiters are served in the order of their arrival",
   );
 });
 
-test("a thousand tasks wait over few connections and are served in order", async (t) => {
+test("a thousand tasks wait over one connection and are served in order", async (t) => {
   const server = await startServer(t);
-  const locks = await locksOn(t, server, "ioredis", { waitingConnections: 4 });
+  const locks = await locksOn(t, server, "ioredis");
   const holder = await locks.acquire("k");
   const order = [];
   const all = Array.from({ length: 1000 }, (_, number) => locks.run("k", () => order.push(number)));
   await eventually(async () => (await server.waiters("k")) === 16, "the first ones stand in its queue");
-  assert.ok((await lines(server)) <= 5);
+  assert.equal(await lines(server), 1);
   await holder.release();
   await Promise.all(all);
   assert.ok(order.every((number, place) => number === place));
 });
 
-for (const waitingConnections of [16, 1]) {
-  test(`at most maxQueuedPerLock tasks stand in the server's queue, in order: ${waitingConnections} connections`, async (t) => {
-    const server = await startServer(t);
-    const locks = await locksOn(t, server, "ioredis", { maxQueuedPerLock: 3, waitingConnections, serverTimeout: 2000 });
-    const holder = await locks.acquire("k");
-    const order = [];
-    const all = Array.from({ length: 10 }, (_, number) => locks.run("k", () => order.push(number)));
-    const late = locks.acquire("k", { wait: 50 });
-    const cancel = new AbortController();
-    const cancelled = locks.acquire("k", { signal: cancel.signal });
-    await assert.rejects(late, LockTimeoutError);
-    cancel.abort();
-    await assert.rejects(cancelled, { name: "AbortError" });
-    await eventually(async () => (await server.waiters("k")) === 3, "three stand there");
-    await pause(2500); // longer than a place is asked for again, and than serverTimeout
-    assert.equal(await server.waiters("k"), 3);
-    await holder.release();
-    await Promise.all(all);
-    assert.deepEqual(order, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    assert.ok(await server.isFree("k"));
-    await locks.acquire("k", { renew: false });
-    const silent = Array.from({ length: 10 }, () => locks.acquire("k"));
-    const standing = locks.leader("k", { onElected: () => undefined });
-    await eventually(async () => (await server.waiters("k")) === 3, "three stand there again");
-    await server.kill();
-    const began = performance.now();
-    for (const outcome of await Promise.allSettled(silent)) assert.equal(outcome.reason.name, "ConnectionFailedError");
-    assert.ok(performance.now() - began < 15_000, "they fail together, not one after the other");
-    await standing.resign();
-  });
-}
+test("at most maxQueuedPerLock tasks stand in the server's queue, in order", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis", { maxQueuedPerLock: 3, serverTimeout: 2000 });
+  const holder = await locks.acquire("k");
+  const order = [];
+  const all = Array.from({ length: 10 }, (_, number) => locks.run("k", () => order.push(number)));
+  const late = locks.acquire("k", { wait: 50 });
+  const cancel = new AbortController();
+  const cancelled = locks.acquire("k", { signal: cancel.signal });
+  await assert.rejects(late, LockTimeoutError);
+  cancel.abort();
+  await assert.rejects(cancelled, { name: "AbortError" });
+  await eventually(async () => (await server.waiters("k")) === 3, "three stand there");
+  await pause(2500); // longer than a place is asked for again, and than serverTimeout
+  assert.equal(await server.waiters("k"), 3);
+  await holder.release();
+  await Promise.all(all);
+  assert.deepEqual(order, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+  assert.ok(await server.isFree("k"));
+  await locks.acquire("k", { renew: false });
+  const silent = Array.from({ length: 10 }, () => locks.acquire("k"));
+  const standing = locks.leader("k", { onElected: () => undefined });
+  await eventually(async () => (await server.waiters("k")) === 3, "three stand there again");
+  await server.kill();
+  const began = performance.now();
+  for (const outcome of await Promise.allSettled(silent)) assert.equal(outcome.reason.name, "ConnectionFailedError");
+  assert.ok(performance.now() - began < 15_000, "they fail together, not one after the other");
+  await standing.resign();
+});
 
 test("an owner that the program names stands in the queue at once, so that the server sees its deadlock", async (t) => {
   const server = await startServer(t);

@@ -148,7 +148,7 @@ for (const [after, what] of [
     const locks = await locksOn(t, stall, "ioredis");
     const direct = await locksOn(t, server, "ioredis");
     const first = await direct.acquire("k");
-    const waiting = locks.acquire("k", { wait: 300 });
+    const waiting = locks.many(["k", "l"]).acquire({ wait: 1500 });
     await eventually(() => stall.deliver, "it waits");
     await first.release();
     // It asks again two seconds after its wait.

@@ -431,12 +431,15 @@ test("a proxy that does not know HELLO is named as the reason", async (t) => {
   const locks = await locksOn(t, proxy, "ioredis", { logger });
   const hold = await locks.acquire("k");
   await eventually(() => count(/^warn .*losses at \S+ are noticed by renewals alone: .*HELLO 3/) === 1, lines);
-  await assert.rejects(locks.acquire("k", { wait: 5000 }), (error) => {
+  await assert.rejects(locks.many(["k", "l"]).acquire({ wait: 5000 }), (error) => {
     assert.ok(error instanceof ServerRefusedError);
     assert.match(error.message, /^127\.0\.0\.1:\d+ does not know HELLO 3, .* RESP3/);
     return true;
   });
+  const next = locks.acquire("k", { wait: 20_000 });
+  await eventually(async () => (await server.waiters("k")) === 1, "one lock is waited for all the same");
   assert.equal(await hold.release(), true);
+  await (await next).release();
 });
 
 for (const driver of BOTH) {
