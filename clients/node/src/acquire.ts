@@ -27,7 +27,7 @@ import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";
 import type { Lines } from "./lines.js";
 import type { LooseEnds, Taken } from "./loose.js";
-import { type Command, isNotMe, type Route, SILENT_MS } from "./route.js";
+import { type Command, isNotMe, type Route } from "./route.js";
 import { pause, scheduler } from "./scheduler.js";
 import { onAbort } from "./signals.js";
 import { Stop } from "./stop.js";
@@ -284,7 +284,7 @@ export class Attempt {
     const { route } = this.#context;
     if (!mayGoAround || route.driver.isCluster) return this.#inTime(asking, until);
     try {
-      return await this.#inTime(asking, Math.min(until, now() + SILENT_MS), () => SILENT);
+      return await this.#inTime(asking, Math.min(until, now() + route.patience), () => SILENT);
     } catch (error) {
       if (error !== SILENT) throw error;
       if (now() >= until) throw lateReply();

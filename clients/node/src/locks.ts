@@ -30,7 +30,7 @@ import { LooseEnds, type Taken } from "./loose.js";
 import { overNodeRedis } from "./node-redis.js";
 import { infoOf, type LockInfo, shown, versionOf } from "./info.js";
 import { quoted } from "./journal.js";
-import { isNotMe, Route, SILENT_MS } from "./route.js";
+import { isNotMe, Route } from "./route.js";
 import { checkCount, checkLease, checkLogin, checkName, checkNames, checkToken, MOST_PERMITS } from "./rules.js";
 import { awake, pause } from "./scheduler.js";
 import { within } from "./stop.js";
@@ -330,16 +330,17 @@ export class Locks extends Base {
       const until = now() + Math.min(this.serverTimeout, ASKED_MS);
       /** What was asked before, whose reply counts if it comes after all. */
       const earlier: Promise<T>[] = [];
+      let trouble: Error | undefined;
       for (let attempt = 0; ; attempt++) {
-        let trouble: unknown;
         const asking = ask(attempt);
+        const limit = attempt === 0 ? Math.min(until, now() + route.patience) : until;
+        const silence = () => `no reply from ${route.where(key)}; the client is ${route.driver.state}`;
         try {
-          const late = () => new ConnectionFailedError(`no reply from ${route.where(key)}; the client is ${route.driver.state}`);
-          return await within(Promise.race([asking, ...earlier]), Math.min(until, now() + SILENT_MS), late);
+          return await within(Promise.race([asking, ...earlier]), limit, () => trouble ?? new ConnectionFailedError(silence()));
         } catch (error) {
           const meaning = meaningOf(error, route.driver.server !== undefined);
           if (meaning !== "again" && !(meaning instanceof ConnectionFailedError)) throw meaning;
-          trouble = error;
+          trouble = error as Error;
           earlier.push(asking.catch(() => new Promise(() => undefined)));
         }
         if (!route.isClosed) await pause(Math.min(pauseBefore(attempt), Math.max(until - now(), 0)));

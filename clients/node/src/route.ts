@@ -14,7 +14,7 @@ import { within } from "./stop.js";
 export type Command = () => readonly string[] | undefined;
 
 /** How long the client may leave a request unanswered until others go around it. */
-export const SILENT_MS = 1000;
+const SILENT_MS = 1000;
 /** How long a connection of the library's own may take to open, a reply over it to come, and the client to log in. */
 const ANSWER_MS = 2000;
 /** How long a connection is used again after its last use. */
@@ -64,6 +64,11 @@ export class Route {
     const [oldest = Number.POSITIVE_INFINITY] = this.#unanswered.values();
     const isSilent = now() - oldest > SILENT_MS || (this.#hasFailed && state !== "ready");
     return !isSilent && now() >= this.#astrayUntil;
+  }
+
+  /** How long the client may take for a reply until the request also goes around it: less while it connects. */
+  get patience(): number {
+    return this.driver.state === "ready" ? SILENT_MS : SILENT_MS / 2;
   }
 
   /** The address of the server that has this key, for messages. */
