@@ -122,6 +122,14 @@ def test_a_ping_of_a_server_that_loads_says_so(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(failure, redislock.ConnectionFailedError) and "LOADING" in str(failure)
 
 
+def test_a_ping_succeeds_in_a_quarantine(start_server: Any) -> None:
+    server = start_server("--redislock.quarantine", "60000")
+    with redis.Redis(port=server.port) as client, redislock.Locks(client) as locks:
+        assert locks.ping().count(".") == 2
+        with pytest.raises(redislock.QuarantineError):
+            locks.lock("k", wait=0).acquire()
+
+
 def test_a_ping_refuses_a_replica(start_server: Any) -> None:
     replica = start_server("--replicaof", "127.0.0.1 1")
     with redis.Redis(port=replica.port) as client:
