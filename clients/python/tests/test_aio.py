@@ -360,7 +360,7 @@ def test_closing_is_reported_to_holders(server: Any) -> None:
                 assert hold.lost == "close" and not await client.exists("k", "other", "job")
         with pytest.raises(redislock.LockLostError, match="close"):
             await working
-        with pytest.raises(redislock.LocksClosedError, match="these locks were closed"):
+        with pytest.raises(redislock.LocksClosedError, match="these locks are closed"):
             await locks.lock("k").acquire()
         await asyncio.sleep(0.05)
         assert told == ["close"] and leader.hold is None
@@ -397,7 +397,7 @@ def test_locks_can_be_closed_after_their_event_loop_has_ended(server: Any, clien
     asyncio.run(locks.close())
     with pytest.raises(redislock.LockLostError, match="close"):
         hold.check()
-    with pytest.raises(redislock.LocksClosedError, match="these locks were closed"):
+    with pytest.raises(redislock.LocksClosedError, match="these locks are closed"):
         asyncio.run(take())
     eventually(lambda: not client.exists("k"), "its lease ends it")
 

@@ -62,9 +62,9 @@ def test_a_function_that_cannot_run_under_the_lock_is_refused(locks: redislock.L
         locks.locked("report:{day}")(report)
     for function, name in ((rows, "rows"), (functools.partial(rows), "rows"), (pages, "pages")):
         for each in (locks, redislock.AsyncLocks(redis.asyncio.Redis())):
-            with pytest.raises(TypeError, match=f"{name} is a generator, which runs when its call is over"):
+            with pytest.raises(TypeError, match=f"{name} is a generator, which runs after the call"):
                 each.locked("report:{day}")(function)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'dya', which is no argument of plain"):
+    with pytest.raises(ValueError, match="'dya', which is not an argument of plain"):
         locks.locked("report:{dya}")(plain)
 
 
@@ -80,7 +80,7 @@ def test_a_result_that_has_yet_to_run_is_refused(locks: redislock.Locks, client:
 
     made: list[Any] = [work, pages, rows]
     for make in made:
-        with pytest.raises(TypeError, match=r"<lambda> has returned .*, which runs when its call is over"):
+        with pytest.raises(TypeError, match=r"<lambda> has returned .*, which runs after the call"):
             locks.locked("k")(lambda make=make: make())()
 
     async def asynchronously() -> None:
@@ -91,7 +91,7 @@ def test_a_result_that_has_yet_to_run_is_refused(locks: redislock.Locks, client:
                 async def later(make: Any = make) -> Any:
                     return make()
 
-                with pytest.raises(TypeError, match=r"later has returned .*, which runs when its call is over"):
+                with pytest.raises(TypeError, match=r"later has returned .*, which runs after the call"):
                     await others.locked("k")(later)()
             wrong: Any = lambda: 1  # noqa: E731
             with pytest.raises(TypeError, match="<lambda> has returned 1, which cannot be awaited"):
@@ -151,7 +151,7 @@ def test_min_hold_a_token_a_label_and_a_prefix_are_checked(locks: redislock.Lock
         locks.lock("k", min_hold=2, max_hold=1)
     makes: list[Any] = [lambda: locks.read("k", min_hold=1), lambda: locks.read_many(["k"], min_hold=1)]
     for make in makes:
-        with pytest.raises(ValueError, match="min_hold is for locks of one owner and for semaphores"):
+        with pytest.raises(ValueError, match="min_hold must not be set for readers or Redlock"):
             make()
     with pytest.raises(TypeError):
         locks.leader("k", min_hold=1)  # type: ignore[call-arg]
@@ -167,7 +167,7 @@ def test_min_hold_a_token_a_label_and_a_prefix_are_checked(locks: redislock.Lock
 
 def test_whether_to_renew_is_true_or_false(locks: redislock.Locks) -> None:
     for renew in (None, "no", 0):
-        with pytest.raises(TypeError, match=f"renew is True or False, not {renew!r}"):
+        with pytest.raises(TypeError, match=f"renew must be True or False, not {renew!r}"):
             locks.lock("k", renew=renew)  # type: ignore[arg-type]
 
 
@@ -183,7 +183,7 @@ def test_an_extension_is_a_number_of_seconds(locks: redislock.Locks) -> None:
 
 def test_a_lease_beyond_the_server_s_longest_is_explained(locks: redislock.Locks) -> None:
     longest = pytest.raises(
-        redislock.ServerRefusedError, match=r"a lease and min_hold are 0\.1 to 3600 seconds \(redislock"
+        redislock.ServerRefusedError, match=r"A lease and min_hold must be 0\.1 to 3600 seconds \(the server"
     )
     with longest:
         locks.lock("k", lease=30_000, wait=0).acquire()
@@ -198,7 +198,7 @@ def test_a_lock_that_is_not_waited_for_is_said_to_be_held(locks: redislock.Locks
         for lock, who in ((locks.lock("k", wait=0), "k"), (locks.many(["j", "k"], wait=0), "one of j, k")):
             with pytest.raises(redislock.LockTimeoutError) as late:
                 lock.acquire()
-            assert str(late.value) == f"{who} is held by another, and the request was not to wait"
+            assert str(late.value) == f"{who} is held by another owner, and the request does not wait"
 
 
 def test_limits_clients_and_hooks_are_checked_where_they_are_given(locks: redislock.Locks, server: Any) -> None:
@@ -219,12 +219,12 @@ def test_limits_clients_and_hooks_are_checked_where_they_are_given(locks: redisl
     group = redislock.redlock.Redlock([redis.Redis(port=port) for port in (1, 2, 3)])
     makes: list[Any] = [lambda: group.read("k"), lambda: group.semaphore("k", 2), lambda: group.many(["k", "j"])]
     for make in makes:
-        with pytest.raises(ValueError, match="independent servers give exclusive locks, one at a time"):
+        with pytest.raises(ValueError, match="independent servers allow only exclusive locks, one at a time"):
             make()
-    with pytest.raises(ValueError, match="min_hold is for"):
+    with pytest.raises(ValueError, match="min_hold must not be set"):
         group.lock("k", min_hold=1)
     for hooks in (redislock.Counters, print, "counters"):
-        with pytest.raises(TypeError, match=r"hooks is an object of a class that derives from redislock.Hooks, not"):
+        with pytest.raises(TypeError, match=r"hooks must be an object of a class that derives"):
             redislock.Locks(blocking, hooks=hooks)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"max_hold must be a number of seconds, 0\.1 or more and finite, not 0\.05"):
         locks.lock("k", max_hold=0.05)
@@ -237,5 +237,5 @@ def test_what_belongs_to_a_process_says_so(pack: Any, locks: redislock.Locks) ->
     with locks.lock("k") as hold:
         leader = locks.leader("job", on_elected=lambda _: None)
         for each in (locks, locks.lock("k"), hold, leader, others, others.lock("k")):
-            with pytest.raises(TypeError, match="cannot be copied or pickled, for it belongs to this process"):
+            with pytest.raises(TypeError, match="cannot be copied or pickled, because it belongs to this process"):
                 pack(each)

@@ -223,7 +223,7 @@ def test_closing_waits_for_bodies_and_gives_up_nothing_that_one_works_under(
     assert seen == [("told", True)], "it has ended under its lock"
     assert not client.exists("told", "idle") and client.exists("deaf")
     said = [record.getMessage() for record in caplog.records if "closed while" in record.getMessage()]
-    assert said == ["closed while the program works under deaf, which its lease ends"]
+    assert said == ["closed while a block still works under deaf: it stays taken until its lease expires"]
     locks.close()
     ends.set()
     for thread in threads:

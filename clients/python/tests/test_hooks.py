@@ -172,7 +172,7 @@ def test_a_hook_that_would_wait_for_itself_gets_an_error(what: str, server: Any,
     program = ASKS_IN_A_HOOK.format(port=server.port, what=what)
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
-    assert "RuntimeError: this would wait for itself" in ran.stderr
+    assert "RuntimeError: a hook must not ask a server" in ran.stderr
     assert not client.exists("other", "taken"), "they are given up at the end"
 
 

@@ -38,7 +38,7 @@ def test_a_leader_that_fails_gives_up_and_stands_again(
         time.sleep(0.1)
         assert leader.hold is elected[1] and leader.hold.check()
     assert told == [] and not client.exists("job")
-    assert caplog.text.count("the work of the leader of job failed, which gives the lock up") == 1
+    assert caplog.text.count("the work of the leader of job failed, so the lock is released") == 1
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -61,7 +61,7 @@ def test_asyncio_a_leader_that_fails_gives_up_and_stands_again(server: Any, capl
                 await asyncio.sleep(0.01)
             assert leader.hold is elected[1] and leader.hold.check()
         assert told == [] and not await client.exists("job")
-        assert caplog.text.count("the work of the leader of job failed, which gives the lock up") == 1
+        assert caplog.text.count("the work of the leader of job failed, so the lock is released") == 1
 
     play(server, story)
 

@@ -109,7 +109,7 @@ def test_a_refused_release_is_repeated_until_it_is_done(refusing: Any, caplog: p
     with locks_of(server.port, lease=60) as locks:
         with locks.lock("block"):
             refuse(True)
-        assert "the release of block goes on in the background: NOREPLICAS" in caplog.text
+        assert "the release of block continues in the background: NOREPLICAS" in caplog.text
         refuse(False)
         hold = locks.lock("k").acquire()
         refuse(True)
@@ -127,7 +127,7 @@ def test_asyncio_repeats_a_refused_release_until_it_is_done(refusing: Any, caplo
         async with async_locks_of(server.port, lease=60) as locks:
             async with locks.lock("block"):
                 refuse(True)
-            assert "the release of block goes on in the background: NOREPLICAS" in caplog.text
+            assert "the release of block continues in the background: NOREPLICAS" in caplog.text
             await asyncio.sleep(1)
             refuse(False)
             while server.info("redislock")["redislock_holds"] != "0":
@@ -143,7 +143,7 @@ def test_a_release_that_is_never_allowed_is_not_repeated(start_server: Any, capl
         with redislock.Locks(client, lease=60) as locks:
             with locks.lock("k"):
                 pass
-            assert "k was not released, and is held until its lease is over: NOPERM" in caplog.text
+            assert "k was not released, and stays taken until its lease expires: NOPERM" in caplog.text
             before = rejected(server)
             time.sleep(2)
             assert rejected(server) == before

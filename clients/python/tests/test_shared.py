@@ -160,7 +160,7 @@ def test_a_thread_enters_again_only_when_it_has_left(locks: redislock.Locks, cli
 def test_a_lock_with_an_owner_is_entered_by_one_at_a_time(locks: redislock.Locks, server: Any) -> None:
     lock = locks.semaphore("k", 3, owner="ann")
     with ThreadPoolExecutor(1) as pool, lock as hold:
-        with pytest.raises(RuntimeError, match="entered already: make another one, with another owner,"):
+        with pytest.raises(RuntimeError, match="entered already: create another one, with another owner,"):
             pool.submit(lock.__enter__).result()
         assert hold.check()
 

@@ -306,7 +306,7 @@ def test_closing_is_reported_to_holders(client: redis.Redis) -> None:
         made.close()
         assert hold.lost == "close" and not client.exists("k")
         eventually(lambda: told == ["close"], "it is told")
-    with pytest.raises(redislock.LocksClosedError, match="these locks were closed"):
+    with pytest.raises(redislock.LocksClosedError, match="these locks are closed"):
         made.lock("k").acquire()
 
 

@@ -1,4 +1,4 @@
-"""Locks of Redis and Valkey servers that have the module redislock.
+"""Acquires locks on Redis and Valkey servers that run the redislock module.
 
 locks = redislock.Locks(redis.Redis())
 with locks.lock("invoice:42", wait=5) as hold:

@@ -465,4 +465,4 @@ def too_late(wanted: Wanted, wait: float | None) -> LockTimeoutError:
     if wait:
         return LockTimeoutError(f"{names} could not be acquired within {wait:g} s", lock=names)
     which = names if len(wanted.names) == 1 else f"one of {names}"
-    return LockTimeoutError(f"{which} is held by another, and the request was not to wait", lock=names)
+    return LockTimeoutError(f"{which} is held by another owner, and the request does not wait", lock=names)

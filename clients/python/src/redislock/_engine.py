@@ -45,7 +45,7 @@ class _Background:
                 self.loop.run_forever()
             except BaseException:
                 # What the program wrote runs here, too: a provider of passwords, say. Else all threads would hang.
-                logger.exception("something wanted to end the thread that renews all locks")
+                logger.exception("a callback tried to end the thread that renews all locks")
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """What this returns or raises. An exception in the thread that waits, as KeyboardInterrupt, cancels it."""
@@ -65,7 +65,7 @@ class _Background:
     def refuse_itself(self) -> None:
         """Refuses to let this thread wait for itself: then nothing would be renewed any more, for ever."""
         if threading.current_thread() is self._thread:
-            raise RuntimeError("this would wait for itself: a hook runs in the thread that asks the servers")
+            raise RuntimeError("a hook must not ask a server: the thread that runs it would wait for itself")
 
 
 _background: _Background | None = None
@@ -113,7 +113,7 @@ class Engine:
         """The reply, if it comes at the first attempt from the server that is asked; else Broken."""
         address = self.core.address(name) if isinstance(self.core, Core) else None
         if self.pool is None or address is None:
-            raise Broken("the server is not known")
+            raise Broken("the server is unknown")
         try:
             reply = self.pool.call(address, command, clock() + ATTEMPT / 2)
         except Broken as error:
@@ -225,7 +225,7 @@ def _close_all() -> None:
     try:
         close_all(list(_engines), CLOSE)
     except Exception:
-        logger.debug("locks were not given up", exc_info=True)
+        logger.debug("locks were not released", exc_info=True)
 
 
 def _close_with_child() -> None:

@@ -40,13 +40,13 @@ class Local:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
-            f"{type(self).__name__} cannot be copied or pickled, for it belongs to this process. Give another process "
-            "the address of the server and the name of the lock, and make Locks there"
+            f"{type(self).__name__} cannot be copied or pickled, because it belongs to this process. Give another "
+            "process the address of the server and the name of the lock, and create Locks there"
         )
 
 
 class BaseHold(Local):
-    """One or several locks that are held together, until they are given up or lost."""
+    """One lock, or several that were acquired together, until they are released or lost."""
 
     #: The locks of which it is one.
     _locks: Any = None
@@ -101,17 +101,17 @@ class BaseHold(Local):
 
     @property
     def owner(self) -> str:
-        """The owner that holds it, as LOCK.INFO tells: host, process, and an id of this hold."""
+        """The owner, as LOCK.INFO shows it: the label and a UUID, unless you set one."""
         return self._wanted.owner.decode(errors="replace")
 
     @property
     def remaining(self) -> float:
-        """For how many seconds the hold is sure to last, by this machine's own clock."""
+        """For how many seconds the lock is certainly held, by the clock of this machine."""
         return max(0.0, self._deadline - clock()) if self._alive and self._is_ours() else 0.0
 
     @property
     def lost(self) -> str | None:
-        """Why the hold was lost; None if it was not."""
+        """What noticed the loss of the hold; None if it was not lost."""
         if not self._is_ours():
             return "fork"
         if self._alive and clock() >= self._deadline:
@@ -120,13 +120,13 @@ class BaseHold(Local):
 
     @property
     def cause(self) -> str | None:
-        """How the loss is known: what a server has answered, or why the last renewal failed. None if nothing did."""
+        """The evidence of the loss: what the server replied, or why the last renewal failed. None if nothing failed."""
         if self.lost is None:
             return None
         return self._cause or (None if self._failure is None else str(self._failure))
 
     def check(self) -> float:
-        """The seconds that remain; raises LockLostError if the hold is over. Asks no server."""
+        """Returns the seconds that remain. Raises LockLostError if the hold has ended. Asks no server."""
         if (reason := self.lost or (None if self._alive else self._ended)) is not None:
             raise self._error(reason)
         return self.remaining
@@ -150,11 +150,11 @@ class BaseHold(Local):
         self._failures, self._failure = self._failures + 1, failure
         _hooks.call(self._keeper.hooks, "renewal_failed", self.name, failure)
         if self._failures == 1:
-            logger.warning("%r could not be renewed, with %.1f s left: %s", self.name, self.remaining, failure)
+            logger.warning("could not renew %r, will retry, with %.1f s left: %s", self.name, self.remaining, failure)
 
     def _renewal_succeeded(self) -> None:
         if self._failures:
-            logger.warning("%r is renewed again, after %d failed renewals", self.name, self._failures)
+            logger.warning("renewed %r after %d failed renewals", self.name, self._failures)
         self._failures, self._failure = 0, None
 
     def _is_heard(self) -> bool:
@@ -194,7 +194,7 @@ class BaseHold(Local):
         try:
             await self._keeper.renew(self, lease)
             if clock() < self._stray[1]:
-                raise ConnectionFailedError(f"a renewal of {self.name} went unanswered, and may still come late")
+                raise ConnectionFailedError(f"a renewal of {self.name} was not answered, and may still come late")
         except BaseException:
             self._is_renewed = was_renewed
             self._renew_next(clock() + LONGEST_PAUSE)
@@ -253,7 +253,7 @@ class BaseHold(Local):
     def _log_loss(self, reason: str, is_told: bool) -> None:
         level = logging.INFO if reason == "close" else logging.WARNING if is_told else logging.ERROR
         held, cause = clock() - self._granted_at, self.cause or "no renewal has failed"
-        nobody = "" if is_told else "; nothing in the program is told before it asks"
+        nobody = "" if is_told else "; nothing in the program is notified until it checks"
         logger.log(level, "lost %r after %.1f s (%s): %s%s", self.name, held, reason, cause, nobody)
 
     def _give_up(self) -> bool:
@@ -291,9 +291,9 @@ class BaseHold(Local):
     def _not_given_up(self, failure: RedislockError) -> None:
         """Says in the log what becomes of it where no caller is told."""
         if isinstance(failure, ServerRefusedError) and not may_pass(failure.message):
-            logger.warning("%s was not released, and is held until its lease is over: %s", self.name, failure)
+            logger.warning("%s was not released, and stays taken until its lease expires: %s", self.name, failure)
         elif not isinstance(failure, LockLostError):
-            logger.warning("the release of %s goes on in the background: %s", self.name, failure)
+            logger.warning("the release of %s continues in the background: %s", self.name, failure)
 
     def _tell(self, reason: str) -> None:
         """Tells the holder of the loss."""

@@ -10,18 +10,18 @@ from .errors import ModuleMissingError
 
 @dataclass(frozen=True)
 class Holder:
-    """An owner that holds a lock, by this token."""
+    """An owner that holds a lock, with its token."""
 
     owner: str
     token: int
-    #: Seconds of the lease that are left, and seconds since the grant.
+    #: The rest of the lease, and the time since the grant, in seconds.
     left: float
     held: float
 
 
 @dataclass(frozen=True)
 class Waiter:
-    """An owner that waits for a lock, since that many seconds."""
+    """An owner that waits for a lock, and for how many seconds."""
 
     owner: str
     waited: float
@@ -29,15 +29,15 @@ class Waiter:
 
 @dataclass(frozen=True)
 class Info:
-    """The owners that hold a lock, and those that wait for it."""
+    """The holders and the waiters of a lock."""
 
     kind: Literal["exclusive", "shared", "limit"]
-    #: How many may hold a semaphore.
+    #: How many owners may hold the semaphore; None for other kinds.
     limit: int | None
-    #: The first ten that hold it, the oldest token first, and how many do.
+    #: The first ten holders, oldest token first, and the number of all holders.
     holders: tuple[Holder, ...]
     holds: int
-    #: The first ten that wait, the next one first, and how many do.
+    #: The first ten waiters, the next one first, and the number of all waiters.
     queue: tuple[Waiter, ...]
     waiters: int
 

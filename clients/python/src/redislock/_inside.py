@@ -91,7 +91,7 @@ class Inside(Generic[H]):
 
     def _refuse(self) -> None:
         other = ", with another owner," if self._has_owner else ""
-        raise RuntimeError(f"this lock is entered already: make another one{other} for each block")
+        raise RuntimeError(f"this lock is entered already: create another one{other} for each block")
 
     def drop(self, block: Block[H]) -> None:
         """Looks no more after this block, which has left or got no hold."""

@@ -152,7 +152,7 @@ class Keeper(ABC):
 
     def refuse_if_closing(self) -> None:
         if self._is_closing:
-            raise LocksClosedError("these locks were closed")
+            raise LocksClosedError("these locks are closed")
 
     async def _stop_waiting(self, until: float) -> None:
         """Refuses all who wait, and waits until they have gone, and until who was granted something has it."""
@@ -190,7 +190,7 @@ class Keeper(ABC):
             await asyncio.sleep(PAUSE)
         if late:
             names = ", ".join(working[number].wanted.all_names for number in sorted(late))
-            logger.warning("closed while the program works under %s, which its lease ends", names)
+            logger.warning("closed while a block still works under %s: it stays taken until its lease expires", names)
         await self._stop(until)
         if late:
             self.begin(self._end_late(late))
@@ -218,7 +218,7 @@ class Keeper(ABC):
             failure = str(error)
         except TimeoutError:
             pass
-        logger.warning("%s was not given up: %s", wanted.name, failure)
+        logger.warning("%s was not released: %s", wanted.name, failure)
 
     def keep(self, hold: BaseHold) -> None:
         """Looks after the hold from now on. Any thread may call this."""

@@ -65,25 +65,29 @@ class Kinds(Local, ABC, Generic[L]):
         hooks: _hooks.Hooks | None = None,
     ) -> None:
         """
-        client: one of redis-py or valkey-py. It says where the servers are and how to log in.
+        client: one of redis-py or valkey-py. Its addresses and login are used; the connections are the library's own.
 
-        lease: seconds that a hold lasts unless it is renewed.
+        lease: the lease of locks that set none, in seconds.
 
-        server_timeout: seconds for which no server may answer where a wait has no end.
+        server_timeout: a wait without a limit fails after no server has answered for this many seconds.
 
-        max_queued_per_lock: how many waiters of this process stand in the server's queue for a lock. The others stand
-        behind them, in order. All share one connection to each server, but a wait for several locks at once has two.
-        No more than this number of such waits are asked for at once, and those of an owner of yours that holds a lock.
+        max_queued_per_lock: how many requests of these locks the server queues for one lock. The others wait in the
+        process, in order. Requests with an explicit owner do not count: the server must see them to detect deadlocks.
+        It also limits the waits for several locks, which use two connections each. A wait of theirs
+        counts only until the owner holds a lock.
 
-        label: what the owner of each hold begins with, for operators; host:pid if there is none.
+        label: names this process for operators, as in LOCK.INFO; host:pid by default. The owner of each hold is the
+        label and a UUID.
 
-        prefix: what stands before each name on the server. `hold.name`, errors and logs have the name without it.
+        prefix: prepended to each lock name on the server. `hold.name`, errors and logs omit it.
+
+        hooks: an object whose methods are called for each event.
         """
         check_lease(lease)
         check_seconds("server_timeout", server_timeout, ATTEMPT)
         check_whole("max_queued_per_lock", max_queued_per_lock, 1, HIGHEST_LIMIT)
         if hooks is not None and not isinstance(hooks, _hooks.Hooks):
-            raise TypeError(f"hooks is an object of a class that derives from redislock.Hooks, not {hooks!r}")
+            raise TypeError(f"hooks must be an object of a class that derives from redislock.Hooks, not {hooks!r}")
         if not isinstance(label, str) or len(label.encode()) > LABEL_MOST:
             raise (ValueError if isinstance(label, str) else TypeError)(
                 f"label must be a str of {LABEL_MOST} bytes at most, not {label!r}"
@@ -131,34 +135,34 @@ class Kinds(Local, ABC, Generic[L]):
         """A lock of these names."""
 
     def lock(self, name: Name, **options: Unpack[Options]) -> L:
-        """An exclusive lock."""
+        """Describes an exclusive lock. Nothing is sent until it is acquired."""
         return self._lock([name], "exclusive", None, options)
 
     def read(self, name: Name, **options: Unpack[Options]) -> L:
-        """A lock that is shared with other readers."""
+        """Describes a lock that readers share. `write` and `lock` exclude them."""
         return self._lock([name], "read", None, options)
 
     def write(self, name: Name, **options: Unpack[Options]) -> L:
-        """`lock` by the name that says that it excludes readers."""
+        """Describes an exclusive lock, as the counterpart of `read`. It is the same as `lock`."""
         return self.lock(name, **options)
 
     def semaphore(self, name: Name, limit: int, **options: Unpack[Options]) -> L:
-        """One of `limit` permits. All who use the name must say the same limit."""
+        """Describes one of `limit` permits of a semaphore. All clients must use the same limit for a name."""
         check_whole("limit", limit, 1, HIGHEST_LIMIT)
         return self._lock([name], "semaphore", limit, options)
 
     def many(self, names: Sequence[Name], **options: Unpack[Options]) -> L:
-        """All of these locks or none, with one token."""
+        """Describes several exclusive locks that are acquired together, all or none, with one token."""
         return self._lock(_several("many", names), "exclusive", None, options)
 
     def read_many(self, names: Sequence[Name], **options: Unpack[Options]) -> L:
-        """All of these locks or none, each shared with other readers, with one token."""
+        """Describes several locks that readers share, and that are acquired together, all or none, with one token."""
         return self._lock(_several("read_many", names), "read", None, options)
 
 
 def _several(what: str, names: Sequence[Name]) -> list[Name]:
     if isinstance(names, str | bytes):
-        raise TypeError(f"{what} takes several names, not {names!r} alone")
+        raise TypeError(f"{what} takes several names in a list, not {names!r} alone")
     if not 1 <= len(found := list(names)) <= NAMES_MOST:
         raise ValueError(f"{what} takes 1 to {NAMES_MOST} names, not {len(found)}")
     return found
@@ -173,9 +177,9 @@ class Described(Local, Generic[H]):
         check_options(options)
         min_hold, max_hold = options.get("min_hold"), options.get("max_hold")
         if locks._is_group and (kind != "exclusive" or len(names) > 1):
-            raise ValueError("independent servers give exclusive locks, one at a time (docs/concepts/redlock.md)")
+            raise ValueError("independent servers allow only exclusive locks, one at a time (docs/concepts/redlock.md)")
         if min_hold is not None and (locks._is_group or kind == "read"):
-            raise ValueError("min_hold is for locks of one owner and for semaphores, not for readers or Redlock")
+            raise ValueError("min_hold must not be set for readers or Redlock: only for exclusive locks and semaphores")
         self._locks = locks
         self._names = tuple(locks._key(name) for name in names)
         self._kind, self._limit, self._options = kind, limit, options
@@ -199,7 +203,7 @@ class Described(Local, Generic[H]):
                 held += 1
                 if not is_semaphore or held == self._limit:
                     raise AlreadyHeldError(
-                        f"{its.all_names}: the thread or task that asks for it holds it already, as {hold.owner}, and "
+                        f"{its.all_names}: the thread or task that asks for it already holds it, as {hold.owner}, and "
                         "would wait for itself. Pass the hold along"
                     )
 
@@ -264,7 +268,7 @@ class BaseLeader(Local, ABC, Generic[L, H]):
 
     @property
     def hold(self) -> H | None:
-        """The hold by which it leads now."""
+        """The hold while it leads; otherwise None."""
         hold = self._hold
         return hold if hold is not None and hold.lost is None and hold._alive else None
 
@@ -288,12 +292,12 @@ class BaseLeader(Local, ABC, Generic[L, H]):
                 if not self._locks._is_closed:
                     if self._told is not type(failure):
                         self._told = type(failure)
-                        logger.warning("standing for %s: %s", self._name, failure)
+                        logger.warning("could not stand for election for %s, will retry: %s", self._name, failure)
                         await self._tell(self._on_error, failure)
                     await asyncio.sleep(LONGEST_PAUSE)
                 continue
             except Exception:
-                logger.exception("the leader of %s stands no more", self._name)
+                logger.exception("the candidacy for %s ends, because of an error", self._name)
                 return
             self._told = None
             await self._lead(hold)
@@ -317,7 +321,7 @@ class BaseLeader(Local, ABC, Generic[L, H]):
             await asyncio.wait((*called, loss))
             error = None if work.cancelled() else work.exception()
             if failed or (error is not None and not isinstance(error, LockLostError)):
-                then = ", which gives the lock up" if failed else ""
+                then = ", so the lock is released" if failed else ""
                 logger.error("the work of the leader of %s failed%s", self._name, then, exc_info=error)
             await self._give_up()
         if failed:

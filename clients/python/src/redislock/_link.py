@@ -53,7 +53,7 @@ def unreached(error: BaseException, address: Address | None, login: Login) -> Co
 
 def _no_password(name: str, error: Exception) -> Broken:
     """What is said of a provider that failed. It is asked again for the next connection."""
-    return Broken(f"the provider of credentials for {name} failed: {type(error).__name__}: {error}")
+    return Broken(f"could not get the credentials for {name}:  {type(error).__name__}: {error}")
 
 
 def in_thread(name: str, call: Callable[[], R]) -> Future[R]:
@@ -93,9 +93,9 @@ def _refusal(name: str, command: Command, reply: ReplyError) -> ReplyError:
     text = str(reply)
     if command[0] == "HELLO" and _NO_HELLO.match(text):
         what = text.partition(", with args")[0]
-        text = f"{name} has no RESP3 (HELLO: {what}). Give the locks the server's own address, not that of a proxy"
+        text = f"{name} has no RESP3 (HELLO: {what}). Use the server's own address, not that of a proxy"
     elif text.startswith("NOAUTH"):
-        text = f"NOAUTH {name} wants a login: give the client a username and a password"
+        text = f"NOAUTH {name} requires a login: give the client a username and a password"
     return ReplyError(text if name in text else f"{text} ({name})")
 
 

@@ -13,18 +13,18 @@ from ._rules import OWNER_MOST, SHORTEST_LEASE, Name, as_bytes, check_seconds
 class Options(TypedDict, total=False):
     """The options of each lock. Times are seconds."""
 
-    #: How long to wait; 0: not at all; None, which is the default: for as long as it takes.
+    #: How long to wait for the lock; 0 does not wait. Default: None, no limit.
     wait: float | None
-    #: The lease. Default: that of Locks.
+    #: How long the server keeps the lock unless it is renewed. Default: the lease of Locks.
     lease: float
-    #: Whether the lease is renewed while the lock is held. Default: it is.
+    #: Whether to renew the lease while the lock is held. Default: True.
     renew: bool
-    #: The hold ends at the latest after this time: its last lease is cut to it. Default: no limit.
+    #: How long the hold lasts at most. The last lease is shortened to fit. Default: no limit.
     max_hold: float | None
-    #: The lock stays taken for this time from the grant at least, whatever becomes of the holder. Default: it does not.
+    #: How long the lock stays taken at least, counted from its grant, whatever happens to the holder. Default: none.
     min_hold: float | None
-    #: The owner, instead of a fresh one: 1 to 256 bytes, and not "*". Give the locks of one task the same: the server
-    #: then sees its deadlocks.
+    #: One owner for the several locks of a task, so that the server detects its deadlocks: 1 to 256 bytes, and not "*".
+    #: #: Default: the label and a new UUID.
     owner: Name
 
 
@@ -46,7 +46,7 @@ def check_options(options: Options) -> None:
             # The server makes an owner of its own of "*": each repetition of a request would be another one.
             raise ValueError(f"owner must be 1 to {OWNER_MOST} bytes, and not *, not {owner!r}")
     if not isinstance(renew := options.get("renew", True), bool):
-        raise TypeError(f"renew is True or False, not {renew!r}")
+        raise TypeError(f"renew must be True or False, not {renew!r}")
 
 
 def check_template(template: str, function: Callable[..., Any]) -> None:
@@ -54,13 +54,13 @@ def check_template(template: str, function: Callable[..., Any]) -> None:
     arguments = inspect.signature(function).parameters
     for _, field, _, _ in string.Formatter().parse(template):
         if field is not None and field.split(".")[0].split("[")[0] not in arguments:
-            raise ValueError(f"{template!r} names {field!r}, which is no argument of {name_of(function)}")
+            raise ValueError(f"{template!r} names {field!r}, which is not an argument of {name_of(function)}")
 
 
 def check_function(function: Callable[..., Any]) -> None:
     """Refuses a function whose calls only make what runs later, without the lock."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{name_of(function)} is a generator, which runs when its call is over, without the lock")
+        raise TypeError(f"{name_of(function)} is a generator, which runs after the call, without the lock")
 
 
 def check_result(function: Callable[..., Any], result: object) -> None:
@@ -68,7 +68,7 @@ def check_result(function: Callable[..., Any], result: object) -> None:
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result) or inspect.isgenerator(result):
             result.close()
-        text = f"{name_of(function)} has returned {result!r}, which runs when its call is over, without the lock"
+        text = f"{name_of(function)} has returned {result!r}, which runs after the call, without the lock"
         raise TypeError(text)
 
 
@@ -95,4 +95,4 @@ def name_of_call(template: str, function: Callable[..., Any], arguments: Any, ke
 def check_busy(busy: str) -> None:
     """Refuses a word that is not known."""
     if busy not in ("raise", "skip"):
-        raise ValueError(f'busy is "raise" or "skip", not {busy!r}')
+        raise ValueError(f'busy must be "raise" or "skip", not {busy!r}')

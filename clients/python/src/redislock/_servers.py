@@ -71,7 +71,7 @@ class Servers:
     def unknown(self) -> Broken:
         """What is said where nobody knows the server of a lock."""
         asked = self._nodes or [address for address, _ in self._sentinels]
-        return Broken(f"{', '.join(named(each) for each in asked)} did not tell which server is the primary")
+        return Broken(f"{', '.join(named(each) for each in asked)} did not say which server is the primary")
 
     def forget(self, address: Address | None) -> None:
         """Notes that this server may be the primary no more."""
@@ -96,7 +96,7 @@ class Servers:
                 before, self._primary = self._last, (found[0].decode(), int(found[1]))
                 self._last = self._primary
                 if before not in (None, self._primary):
-                    logger.info("the primary of %s is %s now", self._settings.service, named(self._primary))
+                    logger.info("the primary of %s changed to %s", self._settings.service, named(self._primary))
                 self._sentinels.sort(key=lambda each: each[0] != address)  # the one that answers is asked first
                 return
 
@@ -160,7 +160,7 @@ class Servers:
         link = self.ready(address)
         if link is None:
             if self._is_closed:
-                raise LocksClosedError("these locks were closed")
+                raise LocksClosedError("these locks are closed")
             on_end = functools.partial(self._on_end, address)
             link = await Link.connect(address, self._login, self._on_push, on_end, is_told=True)
             self._links[address] = link

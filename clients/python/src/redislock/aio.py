@@ -50,11 +50,11 @@ from .errors import FencedError, LockLostError, LocksClosedError, LockTimeoutErr
 logger = logging.getLogger("redislock")
 P = ParamSpec("P")
 R = TypeVar("R")
-_ANOTHER_LOOP = "these locks belong to another event loop: make others for this one"
+_ANOTHER_LOOP = "these locks belong to another event loop: create an AsyncLocks in each loop"
 
 
 class AsyncHold(BaseHold):
-    """A lock that is held."""
+    """A lock that is held. Keep a reference to it until you release it."""
 
     _body: asyncio.Task[Any] | None = None
     _cancelled_before = 0
@@ -65,16 +65,16 @@ class AsyncHold(BaseHold):
         super().__init__(core, request.attempt or request, grant, **options)
 
     async def release(self) -> None:
-        """Gives it up. Raises LockLostError if it was lost before, and whatever the server refuses.
+        """Releases the lock. Raises LockLostError if it was lost before, or the server's error.
 
-        Goes on to its end if the task is cancelled.
+        If the task is cancelled, the release continues.
         """
         await self._release()
 
     async def extend(self, lease: float) -> None:
-        """Begins a lease of `lease` seconds now; raises LockLostError if the hold is over.
+        """Starts a new lease of `lease` seconds now; raises LockLostError if the hold has ended.
 
-        After any other error, or a cancellation, the hold counts on the shorter of this lease and the one before.
+        After any other error, or a cancellation, the hold assumes the shorter of the old and the new lease.
         """
         self.check()
         check_lease(lease)
@@ -83,7 +83,7 @@ class AsyncHold(BaseHold):
             await self._keeper.renew(self, lease)
 
     async def until_lost(self) -> str:
-        """Waits until the hold is lost, and returns why; waits for ever if it is given up."""
+        """Waits until the hold is lost, and returns the reason. If it is released, waits for ever."""
         reasons: asyncio.Queue[str] = asyncio.Queue()
         tell = reasons.put_nowait
         self.on_lost(tell)
@@ -95,14 +95,14 @@ class AsyncHold(BaseHold):
                 self._unpin()
 
     async def detach(self, lease: float | None = None) -> str:
-        """Ends the hold here, and returns a ticket with which another process goes on: `locks.adopt(ticket)`.
+        """Ends the hold here, and returns a ticket with which another process takes it over: `locks.adopt(ticket)`.
 
-        Renews once more, for `lease` seconds. Raises an error, and holds it still, unless each renewal was answered.
+        Renews it a last time, for `lease` seconds. Raises an error and keeps the hold if a renewal was not answered.
         """
         return await self._detach(lease)
 
     def on_lost(self, call: Callable[[str], object]) -> None:
-        """Calls this with the reason when the hold is lost; at once if it is lost already."""
+        """Registers a function that is called with the reason when the hold is lost; at once if it is lost already."""
         if self.lost is not None:
             call(self.lost)
         else:
@@ -118,7 +118,7 @@ class AsyncHold(BaseHold):
             try:
                 call(reason)
             except Exception:
-                logger.exception("what was to be called at the loss of %s failed", self.name)
+                logger.exception("the function for the loss of %s failed", self.name)
         if reason == "close" and self._body is asyncio.current_task():
             return  # the body closes its own locks, which must come to an end
         # A moment later, when the body waits for something: it may be the body that has just looked.
@@ -127,7 +127,7 @@ class AsyncHold(BaseHold):
     def _cancel_body(self) -> None:
         if self._body is not None and not self._body.done():
             self._has_cancelled = True
-            self._body.cancel(f"the lock {self.name} is lost ({self._reason})")
+            self._body.cancel(f"lost lock {self.name!r} ({self._reason})")
 
     def _enter(self) -> None:
         """Makes the running task the body, which is cancelled if the lock is lost."""
@@ -146,16 +146,16 @@ class AsyncHold(BaseHold):
 
 
 class AsyncLock(Described[AsyncHold]):
-    """What `async with` takes: one lock, or several at once. Each block has a hold of its own."""
+    """Describes one lock, or several at once, for `async with` or acquire(). Each block has a hold of its own."""
 
     _locks: AsyncLocks
 
     async def acquire(self) -> AsyncHold:
-        """Takes the lock; LockTimeoutError if it is not granted in time. Each call gives a hold of its own."""
+        """Waits for the lock, and returns a new hold. Raises LockTimeoutError if it is not granted in time."""
         return await self._acquire(self._options.get("wait"))
 
     async def try_acquire(self) -> AsyncHold | None:
-        """Takes the lock now; None if another holds it. All else that can go wrong is an error."""
+        """Takes the lock now if it is free. Returns None only if the server replied that another owner holds it."""
         try:
             return await self._acquire(0)
         except LockTimeoutError:
@@ -204,7 +204,7 @@ class AsyncLock(Described[AsyncHold]):
 
 
 class AsyncLocks(Kinds[AsyncLock]):
-    """Locks of the servers of one client of redis.asyncio or valkey.asyncio. They belong to one event loop."""
+    """A client for locks, on the servers of a redis.asyncio or valkey.asyncio client. It belongs to one event loop."""
 
     _is_async = True
 
@@ -218,7 +218,7 @@ class AsyncLocks(Kinds[AsyncLock]):
         """What talks with the servers, in this event loop of this process."""
         loop = asyncio.get_running_loop()
         if self._is_closed:
-            raise LocksClosedError("these locks were closed")
+            raise LocksClosedError("these locks are closed")
         if (core := self._kept) is not None:
             if core.pid != os.getpid():
                 inherited.append(core)
@@ -243,14 +243,15 @@ class AsyncLocks(Kinds[AsyncLock]):
         on_error: Callable[[Exception], object] | None = None,
         lease: float | None = None,
     ) -> AsyncLeader:
-        """Stands for election from `async with` or start() on, until it resigns.
+        """Describes an election. It stands from `async with` or start() on, until it resigns.
 
-        on_elected: what it does as the leader, which is cancelled when it leads no more. It goes on to lead when that
-        is done. If it raises, that is logged, the lock is given up, and it stands again after a second.
+        on_elected: the work of the leader, which is cancelled when the lock is lost. When it returns, the leader
+        continues to lead. If it raises, the error is logged, the lock is released, and the candidate stands again after
+        a second.
 
-        on_deposed: called with the reason when it leads no more against its will. It stands again when that is done.
+        on_deposed: called with the reason when the lock is lost. The candidate stands again when it has returned.
 
-        on_error: called once with the error if it cannot stand for election for now. It goes on to try.
+        on_error: called once with the error if it cannot ask for the lock for now. It keeps trying.
 
         All may be asynchronous or plain functions.
         """
@@ -261,9 +262,9 @@ class AsyncLocks(Kinds[AsyncLock]):
     def locked(
         self, name: str, *, busy: str = "raise", **options: Unpack[Options]
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | None]]]:
-        """A decorator: each call runs under the lock, as "report:{id}" with the call's argument `id`.
+        """Returns a decorator: each call runs under the lock. "{id}" in the name is replaced by its argument `id`.
 
-        busy="skip": a call that does not get the lock returns None and does nothing.
+        busy="skip": a call that does not get the lock does nothing and returns None.
         """
         check_busy(busy)
         check_options(options)
@@ -295,24 +296,24 @@ class AsyncLocks(Kinds[AsyncLock]):
         return decorate
 
     async def check_token(self, name: Name, token: int) -> None:
-        """Raises FencedError if the token is not that of a live hold of this lock."""
+        """Raises FencedError unless the token belongs to a live hold of this lock."""
         key = self._key(name)
         check_whole("token", token, 1, TOKEN_MOST)
         with about(shown(name)):
             is_live = await self._core().fence(key, token)
         if not is_live:
-            raise FencedError(f"the token {token} belongs to no live hold of {shown(name)!r}", lock=shown(name))
+            raise FencedError(f"the token {token} does not belong to a live hold of {shown(name)!r}", lock=shown(name))
 
     async def info(self, name: Name) -> Info | None:
-        """The owners that hold this lock and those that wait for it; None if nobody does."""
+        """Returns the holders and the waiters of this lock, or None if there are none."""
         key = self._key(name)
         with about(shown(name)):
             return await self._core().info(key)
 
     async def adopt(self, ticket: str, lease: float | None = None) -> AsyncHold:
-        """Goes on with a hold that another process has detached. LockLostError if its lease has ended meanwhile.
+        """Takes over a hold that another process has detached. Raises LockLostError if its lease has ended meanwhile.
 
-        A ticket is for one process: the server cannot tell two that adopt it from each other.
+        Hand a ticket to only one process: the server cannot distinguish two that adopt the same one.
         """
         request, token, terms = self._adopted(ticket, lease)
         core = self._core()
@@ -321,18 +322,18 @@ class AsyncLocks(Kinds[AsyncLock]):
         return AsyncHold(self, core, request, grant, **terms)
 
     async def ping(self) -> str:
-        """Asks whether a lock could be asked for now. Returns the version of the module.
+        """Checks that locks can be acquired now, and returns the module's version.
 
         Raises what an acquire would: ConnectionFailedError if no primary answers, ServerRefusedError if it refuses.
         """
         return await self._core().ping(self._key(PING))
 
     async def close(self, timeout: float = CLOSE) -> None:
-        """Ends all holds, waits and connections, in `timeout` seconds. Nothing can be taken afterwards.
+        """Ends all holds, waits and connections within `timeout` seconds. Nothing can be acquired afterwards.
 
-        A hold is lost then, with the reason "close", and is given up: one that a block of another task works under when
-        that has ended, or by its lease. The same is true of what no server answers for, and of all if the event loop
-        has ended.
+        Holds are lost, with the reason "close", and their locks are released. A lock that a block of another task uses
+        is released when the block ends. If the block runs longer, no server answers, or the event loop has ended, the
+        lease ends it.
         """
         check_seconds("timeout", timeout, 0.0)
         kept = self._kept
@@ -361,7 +362,7 @@ def _close_later(cores: list[weakref.ref[Core | Group]]) -> None:
 
 
 class AsyncLeader(BaseLeader[AsyncLock, AsyncHold]):
-    """Leads while it holds the lock, and stands again when it was deposed."""
+    """Leads while it holds the lock, and stands again when it is deposed."""
 
     _cancels = True
 
@@ -381,7 +382,7 @@ class AsyncLeader(BaseLeader[AsyncLock, AsyncHold]):
             await result
 
     async def resign(self) -> None:
-        """Stands no more, ends on_elected if it still runs, and gives up the lock."""
+        """Ends the candidacy, cancels on_elected if it still runs, and releases the lock."""
         task, self._task = self._task, None
         if task is not None:
             await self._resign(task)

@@ -1,8 +1,8 @@
-"""In place of redis.lock.Lock, with the same constructor and methods: r.lock("k", lock_class=redislock.compat.Lock).
+"""A replacement for redis.lock.Lock, with the same interface: r.lock("k", lock_class=redislock.compat.Lock).
 
-Two things are better than there. Waiters are served in the order in which all came, without polling: `sleep` is of no
-use here and is ignored. And a lock without a timeout is renewed for as long as its process lives: if that dies, the
-lock is free after 30 seconds, not never.
+It improves on redis.lock.Lock in two ways. Waiters are served in the order of their arrival, without polling, so
+`sleep` is ignored. And a lock without a timeout is renewed as long as its process lives: if the process dies, the lock
+is free after 30 seconds, not never.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AnyHold = TypeVar("AnyHold", Hold, AsyncHold)
 
 
 class NotHeldError(RedislockError):
-    """What was asked needs a lock that is held, or one with a timeout."""
+    """The operation needs a lock that is held, or a lock with a timeout."""
 
 
 def _is_given_up(hold: Hold | AsyncHold) -> bool:

@@ -1,4 +1,4 @@
-"""What can go wrong. All are errors of the driver, too: of redis-py, and of valkey-py where it is installed."""
+"""The errors of this library. They are also errors of the driver: of redis-py, and of valkey-py if it is installed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ else:
 class RedislockError(_LockError):
     """The base of all errors of this library."""
 
-    #: The name of the lock, or the names of all; and the server that has said so, or nothing.
+    #: The name of the lock, or of all locks that were asked for; and the server that replied, if any.
     lock: str = ""
     host: str = ""
     port: int = 0
@@ -55,15 +55,15 @@ class RedislockError(_LockError):
 
 
 class LockTimeoutError(RedislockError):
-    """The lock could not be acquired in time. `info`: who holds it and since when, where it waited and may ask."""
+    """The lock was not granted in time. `info`: who holds it and since when, if it waited and the user may ask."""
 
     info: Info | None = None
 
 
 class LockLostError(RedislockError, _NotOwned):
-    """The hold is over, though its holder did not give it up.
+    """The hold ended before its release.
 
-    `reason` is what noticed it: deadline, max_hold, renewal, push, release, close or fork.
+    `reason` says what noticed the loss: deadline, max_hold, renewal, push, release, close or fork.
     """
 
     reason: str = ""
@@ -75,15 +75,15 @@ class ConnectionFailedError(RedislockError, _ConnectionError):
 
 
 class LocksClosedError(RedislockError):
-    """The locks were closed."""
+    """The locks are closed."""
 
 
 class ServerRefusedError(RedislockError, _ResponseError):
-    """The server refused the command, for a reason that has no class of its own."""
+    """Any other error of the server. The base class of the more specific ones."""
 
 
 class DeadlockError(RedislockError, _ResponseError):
-    """The wait would never end. `cycle`: who waits for which lock and there for whom, as the server says it."""
+    """The wait would never end. `cycle`: which owner waits for which lock and holder, as the server reports it."""
 
     cycle: tuple[tuple[str, str, str], ...] = ()
 
@@ -93,19 +93,19 @@ class AlreadyHeldError(DeadlockError):
 
 
 class FencedError(ServerRefusedError):
-    """The fencing token belongs to no live hold of the lock."""
+    """The token does not belong to a live hold of the lock."""
 
 
 class LockKindMismatchError(ServerRefusedError):
-    """The lock is of another kind now: exclusive or shared, or a semaphore with another limit."""
+    """The lock is of another kind now, or a semaphore with another limit."""
 
 
 class QueueFullError(ServerRefusedError):
-    """Too many wait already."""
+    """The queue of the lock, or of the server, is full."""
 
 
 class QuarantineError(ServerRefusedError):
-    """The server grants no new lock yet. `left`: for how many seconds it will not."""
+    """The server grants no new locks yet, because it may have lost some. `left`: for how many seconds more."""
 
     left: float = 0.0
 
@@ -115,7 +115,7 @@ class NotConfirmedError(ServerRefusedError):
 
 
 class ModuleMissingError(ServerRefusedError):
-    """The server does not know the commands of redislock."""
+    """The server does not know the commands of the module."""
 
 
 _CYCLE = re.compile(r"'(.*?)' waits for '(.*?)' and there for '(.*?)'")
@@ -154,16 +154,14 @@ def _translate(text: str) -> ServerRefusedError | DeadlockError:
         return AlreadyHeldError(text)
     if code == "WRONGTYPE":
         text += (
-            ": another client's value stands under this name. Choose another one, or a prefix; for the locks of older "
+            ": the key of this name holds another value, which is no lock. Choose another name, or a prefix; for locks "
         )
-        text += "clients set redislock.legacy-strings"
+        text += "of older clients set redislock.legacy-strings"
     if code == "QUARANTINE":
         left = rest.partition(" ")[0]
         return QuarantineError(text, left=int(left) / 1000 if left.isdigit() else 0.0)
     if code == "MOVED":
-        return ServerRefusedError(
-            f"{text}: this server is a node of a cluster. Give the locks a client of the cluster."
-        )
+        return ServerRefusedError(f"{text}: this server is a node of a cluster. Pass a cluster client to the locks.")
     if text.lower().startswith("err unknown command"):
         known = text.partition(", with args")[0]  # what was asked for says nothing about this
         return ModuleMissingError(
@@ -173,6 +171,6 @@ def _translate(text: str) -> ServerRefusedError | DeadlockError:
     if found := _LEASE.match(text):  # the client has no other time with this name
         most = int(found.group(1)) / 1000
         text += (
-            f". So a lease and min_hold are {SHORTEST_LEASE:g} to {most:g} seconds (redislock.max-lease of the server)."
+            f". A lease and min_hold must be {SHORTEST_LEASE:g} to {most:g} seconds (the server's redislock.max-lease)."
         )
     return _KINDS.get(code, ServerRefusedError)(text)

@@ -1,8 +1,8 @@
-"""What a program can be told about its locks: derive from Hooks, or use one that is here.
+"""Hooks are called for lock events: derive from Hooks, or use a class of this module.
 
-A hook is called in the middle of the work, so it must be quick, and not wait: with threads, most run in the thread that
-renews all locks. There what would wait for a server raises RuntimeError. An exception in a hook is logged and does no
-harm, not even that of sys.exit().
+A hook is called while the library works, so it must not block. With threads, most hooks run in the thread that renews
+all locks; a call there that asks a server raises RuntimeError. An exception in a hook, even SystemExit, is logged and
+otherwise ignored.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ class Hooks:
     """Hooks that do nothing. `name` is the name of the lock, or of the first of several; times are seconds."""
 
     def requested(self, name: str) -> None:
-        """An acquire begins. It ends by `granted`, `timed_out` or `failed`."""
+        """Called when an acquire begins. `granted`, `timed_out` or `failed` follows."""
 
     def failed(self, name: str, waited: float, error: BaseException) -> None:
-        """An acquire ended in an error that is no time-out, or was cancelled, after `waited`."""
+        """Called when an acquire fails for another reason than a timeout, or is cancelled, after `waited`."""
 
     def waiting(self, name: str) -> None:
-        """An acquire waits in line."""
+        """Called when an acquire has to wait."""
 
     def granted(self, name: str, waited: float) -> None:
-        """A lock was granted. The request had waited for `waited`."""
+        """Called when a lock is granted. The request waited for `waited`."""
 
     def timed_out(self, name: str, waited: float) -> None:
-        """A lock was not to be had in time. The request had waited for `waited`."""
+        """Called when a lock is not granted in time. The request waited for `waited`."""
 
     def released(self, name: str, held: float) -> None:
-        """A hold was given up by its holder. It had lasted for `held`."""
+        """Called when a holder releases its hold. It lasted for `held`."""
 
     def detached(self, name: str, held: float) -> None:
-        """A hold was detached, for another process to adopt. It had lasted for `held`."""
+        """Called when a hold is detached, for another process to adopt. It lasted for `held`."""
 
     def adopted(self, name: str) -> None:
-        """A hold was adopted that another process had detached."""
+        """Called when a hold is adopted that another process has detached."""
 
     def lost(self, name: str, held: float, reason: str) -> None:
-        """A hold was lost. It had lasted for `held`."""
+        """Called when a hold is lost. It lasted for `held`."""
 
     def renewal_failed(self, name: str, error: Exception) -> None:
-        """A renewal failed, and is tried again until the hold's deadline."""
+        """Called for each failed renewal. Renewals are retried until the hold's deadline."""
 
     def reconnected(self, address: str) -> None:
-        """A server (host:port) answers again, after its connection had ended."""
+        """Called when a server (host:port) answers again over a new connection."""
 
     def forgotten(self, name: str, held: float) -> None:
-        """A hold was forgotten: nothing refers to it, and it was not given up. Its lease ends it, without a renewal."""
+        """Called when nothing refers to a hold that was not released. It is no longer renewed: its lease ends it."""
 
 
 class Counters(Hooks):

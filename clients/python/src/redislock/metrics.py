@@ -1,7 +1,7 @@
 """Hooks for Prometheus and OpenTelemetry, whose libraries are extras: redislock[prometheus], redislock[opentelemetry].
 
-Names of locks are no labels, for there may be millions. For Prometheus `label` makes one of a name, as its part before
-the colon.
+Lock names are not labels, because there may be millions of them. For Prometheus, `label` turns a name into a label: by
+default the part before the colon.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .hooks import Hooks
 
 
 def before_the_colon(name: str) -> str:
-    """The part of a name that says what is locked: invoice, of invoice:42."""
+    """Returns the part of a name before the colon: "invoice" of "invoice:42"."""
     return name.partition(":")[0]
 
 
@@ -28,10 +28,10 @@ class PrometheusHooks(Hooks):
         known = {} if registry is None else {"registry": registry}
         self._label = label
         self._waits = prometheus_client.Histogram(
-            "redislock_client_wait_seconds", "From acquire to its grant or time-out", ["lock", "outcome"], **known
+            "redislock_client_wait_seconds", "Time from a request to its end", ["lock", "outcome"], **known
         )
         self._holds = prometheus_client.Histogram(
-            "redislock_client_hold_seconds", "From a grant to its end", ["lock", "outcome"], **known
+            "redislock_client_hold_seconds", "Time from a grant to its end", ["lock", "outcome"], **known
         )
 
     def granted(self, name: str, waited: float) -> None:
@@ -64,10 +64,10 @@ _HOLDS = (0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 3600)
 class OpenTelemetryHooks(Hooks):
     """Metrics of waits, holds and renewals for OpenTelemetry, and a span for each wait and each hold.
 
-    Names of locks are no attributes. With a separator, `redislock.lock.group` is the part of the name before it.
-    `attributes` are those of everything that is recorded, as `server.address`.
+    Lock names are not attributes. If you set a separator, `redislock.lock.group` is the part of the name before it.
+    `attributes` are added to everything that is recorded, for example `server.address`.
 
-    The span of a hold has the parent that its wait has: the span in which the lock was acquired.
+    The spans of a wait and of its hold are children of the span in which the lock was acquired.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class OpenTelemetryHooks(Hooks):
         self._held: dict[str, list[tuple[float, Any]]] = {}
         name, waits, holds = "redislock.client", list(_WAITS), list(_HOLDS)
         self._waits = meter.create_histogram(
-            f"{name}.wait.duration", "s", "From acquire to its end", explicit_bucket_boundaries_advisory=waits
+            f"{name}.wait.duration", "s", "Time from a request to its end", explicit_bucket_boundaries_advisory=waits
         )
         self._holds = meter.create_histogram(
-            f"{name}.hold.duration", "s", "From a grant to its end", explicit_bucket_boundaries_advisory=holds
+            f"{name}.hold.duration", "s", "Time from a grant to its end", explicit_bucket_boundaries_advisory=holds
         )
-        self._waiters = meter.create_up_down_counter(f"{name}.waiter.count", "{waiter}", "Acquires that have not ended")
-        self._holders = meter.create_up_down_counter(f"{name}.hold.count", "{hold}", "Locks that are held")
-        self._failures = meter.create_counter(f"{name}.renewal.failures", "{renewal}", "Renewals that failed")
+        self._waiters = meter.create_up_down_counter(f"{name}.waiter.count", "{waiter}", "Pending requests")
+        self._holders = meter.create_up_down_counter(f"{name}.hold.count", "{hold}", "Holds")
+        self._failures = meter.create_counter(f"{name}.renewal.failures", "{renewal}", "Failed renewals")
 
     def _about(self, name: str, error: BaseException | None = None) -> dict[str, Any]:
         found: dict[str, Any] = dict(self._attributes)

@@ -1,4 +1,4 @@
-"""One lock over several independent servers (Redlock, with tokens that are raised to be the group's own)."""
+"""Locks over several independent servers: Redlock, with increasing fencing tokens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from .sync import Locks
 
 
 class Redlock(Locks):
-    """Locks that a majority of independent servers grants: it takes a list, with a client for each of them."""
+    """Locks that a majority of independent servers grants. Takes a list with one client for each server."""
 
     _is_group = True
 
 
 class AsyncRedlock(AsyncLocks):
-    """Locks of asyncio that a majority of independent servers grants: it takes a list, with a client for each."""
+    """Locks for asyncio that a majority of independent servers grants. Takes a list with one client for each server."""
 
     _is_group = True

@@ -58,7 +58,7 @@ R = TypeVar("R")
 
 
 class Hold(BaseHold):
-    """A lock that is held. Any thread may use it."""
+    """A lock that is held. Any thread may use it. Keep a reference to it until you release it."""
 
     def __init__(self, locks: Locks, engine: Engine, request: Wanted, grant: Grant, **options: Any) -> None:
         # A hold keeps its locks alive: their end would end the hold.
@@ -67,7 +67,7 @@ class Hold(BaseHold):
         super().__init__(engine.core, request.attempt or request, grant, **options)
 
     def release(self) -> None:
-        """Gives it up. Raises LockLostError if it was lost before, and whatever the server refuses."""
+        """Releases the lock. Raises LockLostError if it was lost before, or the server's error."""
         if self._give_up():
             with about(self.name):
                 self._given_up(self._engine.release(self._wanted, self.token))
@@ -89,9 +89,9 @@ class Hold(BaseHold):
             self._not_given_up(failure)
 
     def extend(self, lease: float) -> None:
-        """Begins a lease of `lease` seconds now; raises LockLostError if the hold is over.
+        """Starts a new lease of `lease` seconds now; raises LockLostError if the hold has ended.
 
-        After any other error the hold counts on the shorter of this lease and the one before.
+        After any other error the hold assumes the shorter of the old and the new lease.
         """
         self.check()
         check_lease(lease)
@@ -100,22 +100,22 @@ class Hold(BaseHold):
             self._engine.background.run(self._engine.core.renew(self, lease))
 
     def detach(self, lease: float | None = None) -> str:
-        """Ends the hold here, and returns a ticket with which another process goes on: `locks.adopt(ticket)`.
+        """Ends the hold here, and returns a ticket with which another process takes it over: `locks.adopt(ticket)`.
 
-        Renews once more, for `lease` seconds. Raises an error, and holds it still, unless each renewal was answered.
+        Renews it a last time, for `lease` seconds. Raises an error and keeps the hold if a renewal was not answered.
         """
         self.check()  # before the event loop is asked, which does not run after a fork
         return self._engine.background.run(self._detach(lease))
 
     def on_lost(self, call: Callable[[str], object]) -> None:
-        """Calls this with the reason, in a thread of its own, when the hold is lost."""
+        """Registers a function that is called with the reason, in a thread of its own, when the hold is lost."""
         self._pin()
         self._listeners.append(call)
         if self.lost is not None and call in self._listeners:
             self._tell(self.lost)
 
     def wait_until_lost(self, timeout: float | None = None) -> str | None:
-        """Waits until the hold is lost or given up or the time is over; the reason of the loss, or None."""
+        """Waits until the hold is lost or released, or `timeout` has passed. Returns the reason, or None."""
         ended = threading.Event()
         self._waiting.append(ended)
         try:
@@ -144,26 +144,26 @@ class Hold(BaseHold):
             # Not in a thread of the event loop's pool: there are few, and it looks up the names of servers in them.
             threading.Thread(target=self._call, args=[call, reason], name="redislock-lost").start()
         except RuntimeError:  # there are too many threads, or the program ends
-            logger.exception("no thread begins: nobody hears of the loss of %s", self.name)
+            logger.exception("could not start a thread, so nothing is notified of the loss of %s", self.name)
 
     def _call(self, call: Callable[[str], object], reason: str) -> None:
         try:
             call(reason)
         except Exception:
-            logger.exception("what was to be called at the loss of %s failed", self.name)
+            logger.exception("the function for the loss of %s failed", self.name)
 
 
 class Lock(Described[Hold]):
-    """What `with` takes: one lock, or several at once. Each block has a hold of its own."""
+    """Describes one lock, or several at once, for `with` or acquire(). Each block has a hold of its own."""
 
     _locks: Locks
 
     def acquire(self) -> Hold:
-        """Takes the lock; LockTimeoutError if it is not granted in time. Each call gives a hold of its own."""
+        """Waits for the lock, and returns a new hold. Raises LockTimeoutError if it is not granted in time."""
         return self._acquire(self._options.get("wait"))
 
     def try_acquire(self) -> Hold | None:
-        """Takes the lock now; None if another holds it. All else that can go wrong is an error."""
+        """Takes the lock now if it is free. Returns None only if the server replied that another owner holds it."""
         try:
             return self._acquire(0)
         except LockTimeoutError:
@@ -209,7 +209,7 @@ class Lock(Described[Hold]):
 
 
 class Locks(Kinds[Lock]):
-    """Locks of the servers of one client of redis-py or valkey-py."""
+    """A client for locks, on the servers of one client of redis-py or valkey-py. Threads may share it."""
 
     def _begin(self) -> None:
         self._engines: list[Engine] = []
@@ -217,7 +217,7 @@ class Locks(Kinds[Lock]):
 
     def _engine(self) -> Engine:
         if self._is_closed:
-            raise LocksClosedError("these locks were closed")
+            raise LocksClosedError("these locks are closed")
         return current(self._engines, self._settings, self.hooks)
 
     def _lock(self, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> Lock:
@@ -232,15 +232,15 @@ class Locks(Kinds[Lock]):
         on_error: Callable[[Exception], object] | None = None,
         lease: float | None = None,
     ) -> Leader:
-        """Stands for election from `with` or start() on, until it resigns.
+        """Describes an election. It stands from `with` or start() on, until it resigns.
 
-        on_elected: what it does as the leader, in a thread of its own. It goes on to lead when that returns. If it
-        raises, that is logged, the lock is given up, and it stands again after a second.
+        on_elected: the work of the leader, in a thread of its own. When it returns, the leader continues to lead. If it
+        raises, the error is logged, the lock is released, and the candidate stands again after a second.
 
-        on_deposed: called with the reason when it leads no more against its will, also while on_elected still runs. It
-        stands again when both have returned, so on_elected should look at hold.check().
+        on_deposed: called with the reason when the lock is lost, even while on_elected still runs. The candidate stands
+        again only when both have returned, so on_elected should call hold.check().
 
-        on_error: called once with the error if it cannot stand for election for now. It goes on to try.
+        on_error: called once with the error if it cannot ask for the lock for now. It keeps trying.
         """
         for call in (on_elected, on_deposed, on_error):
             if inspect.iscoroutinefunction(call):
@@ -252,9 +252,9 @@ class Locks(Kinds[Lock]):
     def locked(
         self, name: str, *, busy: str = "raise", **options: Unpack[Options]
     ) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
-        """A decorator: each call runs under the lock, as "report:{id}" with the call's argument `id`.
+        """Returns a decorator: each call runs under the lock. "{id}" in the name is replaced by its argument `id`.
 
-        busy="skip": a call that does not get the lock returns None and does nothing.
+        busy="skip": a call that does not get the lock does nothing and returns None.
         """
         check_busy(busy)
         check_options(options)
@@ -285,24 +285,24 @@ class Locks(Kinds[Lock]):
         return decorate
 
     def check_token(self, name: Name, token: int) -> None:
-        """Raises FencedError if the token is not that of a live hold of this lock."""
+        """Raises FencedError unless the token belongs to a live hold of this lock."""
         key = self._key(name)
         check_whole("token", token, 1, TOKEN_MOST)
         with about(shown(name)):
             is_live = self._run(lambda core: core.fence(key, token))
         if not is_live:
-            raise FencedError(f"the token {token} belongs to no live hold of {shown(name)!r}", lock=shown(name))
+            raise FencedError(f"the token {token} does not belong to a live hold of {shown(name)!r}", lock=shown(name))
 
     def info(self, name: Name) -> Info | None:
-        """The owners that hold this lock and those that wait for it; None if nobody does."""
+        """Returns the holders and the waiters of this lock, or None if there are none."""
         key = self._key(name)
         with about(shown(name)):
             return self._run(lambda core: core.info(key))
 
     def adopt(self, ticket: str, lease: float | None = None) -> Hold:
-        """Goes on with a hold that another process has detached. LockLostError if its lease has ended meanwhile.
+        """Takes over a hold that another process has detached. Raises LockLostError if its lease has ended meanwhile.
 
-        A ticket is for one process: the server cannot tell two that adopt it from each other.
+        Hand a ticket to only one process: the server cannot distinguish two that adopt the same one.
         """
         request, token, terms = self._adopted(ticket, lease)
         engine = self._engine()
@@ -311,7 +311,7 @@ class Locks(Kinds[Lock]):
         return Hold(self, engine, request, grant, **terms)
 
     def ping(self) -> str:
-        """Asks whether a lock could be asked for now. Returns the version of the module.
+        """Checks that locks can be acquired now, and returns the module's version.
 
         Raises what an acquire would: ConnectionFailedError if no primary answers, ServerRefusedError if it refuses.
         """
@@ -325,10 +325,10 @@ class Locks(Kinds[Lock]):
         return engine.background.run(ask(engine.core))
 
     def close(self, timeout: float = CLOSE) -> None:
-        """Ends all holds, waits and connections, in `timeout` seconds. Nothing can be taken afterwards.
+        """Ends all holds, waits and connections within `timeout` seconds. Nothing can be acquired afterwards.
 
-        A hold is lost then, with the reason "close", and is given up: one that a block of another thread works under
-        when that has ended, or by its lease. The same is true of what no server answers for.
+        Holds are lost, with the reason "close", and their locks are released. A lock that a block of another thread
+        uses is released when the block ends. If the block runs longer, or no server answers, the lease ends it.
         """
         check_seconds("timeout", timeout, 0.0)
         for engine in self._engines:
@@ -345,7 +345,7 @@ class Locks(Kinds[Lock]):
 
 
 class Leader(BaseLeader[Lock, Hold]):
-    """Leads while it holds the lock, and stands again when it was deposed. Each callback has a thread of its own."""
+    """Leads while it holds the lock, and stands again when it is deposed. Each callback runs in a thread of its own."""
 
     _cancels = False
     #: The task that stood last, and may end still.
@@ -360,7 +360,7 @@ class Leader(BaseLeader[Lock, Hold]):
         """Stands for election."""
         if self._task is None:
             if self._last is not None and not self._last.done():
-                raise RuntimeError(f"the leader of {self._name!r} has resigned, and its callback runs still")
+                raise RuntimeError(f"the leader of {self._name!r} has resigned, but its callback still runs")
             the_background().run(self._start())
 
     async def _start(self) -> None:
@@ -384,14 +384,14 @@ class Leader(BaseLeader[Lock, Hold]):
         try:
             check_result(call, call(what))
         except SystemExit as error:  # which would end the event loop
-            raise RuntimeError(f"{name_of(call)} wanted to exit") from error
+            raise RuntimeError(f"{name_of(call)} called sys.exit()") from error
         finally:
             self._threads.discard(threading.current_thread())
 
     def resign(self) -> None:
-        """Stands no more, and gives up the lock. If on_elected runs still, waits until it has ended.
+        """Ends the candidacy, and releases the lock. If on_elected still runs, waits until it has ended.
 
-        Where on_elected or on_deposed calls this, it does not wait: the lock is given up when they have returned.
+        If on_elected or on_deposed itself calls this, it does not wait: the lock is released when they have returned.
         """
         background = the_background()
         task, self._task = self._task, None

@@ -1,8 +1,8 @@
-"""A server in the process, with which programs that use locks are tested: `redislock.Locks(testing.Server())`.
+"""An in-memory server for testing programs that use locks: `redislock.Locks(testing.Server())`.
 
-It answers the requests of a client as a server with the module does, in memory. Everything else is the client's own
-code, so a test sees the same waits, renewals, losses and errors. A test moves the clock by `advance`, and loses a lock
-by `lose`. It has no quarantine, no replicas and no limits of queues, and is no server of `redislock.redlock`.
+It answers a client's requests as a server with the module does. The rest is the library's own code, so waits, renewals,
+losses and errors are as with a real server. A test moves the clock with `advance`, and makes a client lose a lock with
+`lose`. It has no quarantine, no replicas and no queue limits, and does not work with `redislock.redlock`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PATIENCE, _STEP = 10.0, 0.01
 
 
 class Server(Table):
-    """A server in the process. Give it to Locks or AsyncLocks as their client; any number of them may share it.
+    """An in-memory server. Pass it to Locks or AsyncLocks as their client; any number of them may share it.
 
-    The clock that `advance` moves is that of all locks of the process. Code that runs in an event loop awaits
-    `advance_async` and `lose_async` instead.
+    `advance` moves the clock of all locks in the process. Code that runs in an event loop awaits `advance_async` and
+    `lose_async` instead.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Server(Table):
         self.redislock_settings = Settings("single", (("redislock.testing", 0),), login)
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock by `seconds` seconds. What is renewed lasts, and other leases and waits end on the way."""
+        """Moves the clock by `seconds` seconds. Holds that are renewed stay held; other leases and waits expire."""
         self._run(self.advance_async(seconds))
 
     async def advance_async(self, seconds: float) -> None:
@@ -56,7 +56,7 @@ class Server(Table):
             await self._settle()
 
     def lose(self, name: Name) -> None:
-        """Ends all holds of this lock, as DEL by an operator does. Returns when their holders know it."""
+        """Ends all holds of this lock, as an operator's DEL does. Returns when their holders have noticed it."""
         self._run(self.lose_async(name))
 
     async def lose_async(self, name: Name) -> None:
