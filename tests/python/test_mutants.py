@@ -1,10 +1,13 @@
 """The mutation testing of the core and the engine: its builds, its tests, and the mutants that it lets pass."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 from mutants import results, tests
+from mutants.build import LIBRARY
 from mutants.command import chosen, judge
-from mutants.listing import Mutant, Text, short
+from mutants.listing import PARTS, Mutant, Text, short
 from mutants.schemata import Schemata
 
 SOURCE = """/// A lock's { brace.
@@ -101,3 +104,31 @@ def test_a_surviving_mutant_needs_a_reason_and_few_may_survive(tmp_path, monkeyp
     monkeypatch.setattr(results, "KILLED_PERCENT_MIN", 60)
     assert verdict(tmp_path, row, survived, killed, killed) == 0
     assert verdict(tmp_path, "", survived, killed, killed) == 1
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def code():
+    """The lines of all sources that are built without a server, by file, without comments."""
+    files = [path for part in PARTS for path in sorted((ROOT / part).rglob("*.rs"))]
+    lines = {path: [line.split("//")[0] for line in path.read_text().splitlines()] for path in files}
+    return {str(path.relative_to(ROOT)): "\n".join(each) for path, each in lines.items()}
+
+
+def test_the_library_has_every_module_that_its_sources_name():
+    named = {name for text in code().values() for name in re.findall(r"\bcrate::([a-z_]+)\b", text)}
+    assert named <= {*re.findall(r"\bmod (\w+);", LIBRARY)}
+
+
+def test_patterns_of_slow_and_seeking_tests_match_tests():
+    paths = [
+        "::".join([*file.removeprefix("src/").removesuffix(".rs").removesuffix("/mod").split("/"), name])
+        for file, text in code().items()
+        for name in re.findall(r"#\[test\]\n(?:\s*#.*\n)*\s*fn (\w+)", text)
+    ]
+    slow = {path for path in paths if tests.SLOW.search(path)}
+    for part in ("sim::model::", "sim::generators::", "sim::group::", "sim::life::", "sim::stories::deadlocks::"):
+        assert any(path.startswith(part) for path in slow), part
+    assert any("::ranks_are" in path for path in slow) and any("::a_wheel_agrees" in path for path in slow)
+    assert [path for path in paths if tests.SEEKING.search(path)]

@@ -30,6 +30,8 @@ pub mod engine;
 pub mod lock;
 mod sabotage;
 #[cfg(test)]
+mod sim;
+#[cfg(test)]
 #[path = "../tests/fuzz/targets/mod.rs"]
 mod fuzz;
 """

@@ -35,8 +35,8 @@ class Run:
         self.package = build.Package(self.root, self.builds, self.optimisation)
         self.sources = self.package.sources
         self.killers = defaultdict(Counter)
-        # The core knows no engine: none of its own tests gets there.
-        self.asked = "engine::" if all(mutant.file.startswith(ENGINE) for mutant in mutants) else ""
+        # The core does not use the engine, so its own tests never reach it.
+        self.asked = ("engine::", "sim::") if all(mutant.file.startswith(ENGINE) for mutant in mutants) else ""
         self.single = None
         self.lock = threading.Lock()
         known = {mutant.name: "known" for mutant in mutants if run.known(mutant) == results.UNVIABLE}

@@ -7,7 +7,7 @@ import subprocess
 from collections import Counter
 
 # The parts that are built without a server.
-PARTS = ("src/lock", "src/command", "src/engine")
+PARTS = ("src/lock", "src/command", "src/engine", "src/sim")
 # The parts that are changed: the core, and the engine. Fuzzing tries the parsers of words.
 CHANGED = ("src/lock", "src/engine")
 # Not counted: they report to the tests the faults of a table, and nothing that is shipped calls them.

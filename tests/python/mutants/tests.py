@@ -19,9 +19,9 @@ TIMES_MAX, WALL_TIMES_MAX = 10, 100
 # Tests that take no longer are run together.
 QUICK_SECONDS = 0.3
 # Not asked in a first round: they take most of the time.
-SLOW = re.compile(r"::(models|property|deadlocks|crowds|simulation|random)::|::(ranks_are|lives_keep|a_wheel_agrees)")
+SLOW = re.compile(r"^sim::(model|generators|group|life|stories::deadlocks)::|::(ranks_are|a_wheel_agrees)")
 # Not asked at all: they look for a fault, and find one the sooner.
-SEEKING = re.compile(r"^engine::.*::what_cannot_be_promised")
+SEEKING = re.compile(r"^sim::group::.*::what_cannot_be_promised")
 
 ENDED = re.compile(r"^test (\S+) (?:- should panic )?\.\.\. (ok|FAILED|ignored)", re.MULTILINE)
 BEGUN = re.compile(r"^test (\S+) (?:- should panic )?\.\.\.", re.MULTILINE)
