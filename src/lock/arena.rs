@@ -1,11 +1,11 @@
-//! Slots with numbers: where the records of locks, queues and waiters live.
+//! Numbered slots for the records of locks, queues and waiters.
 //!
-//! A number names one record for its whole life and is never taken for another one's: it carries the
-//! count of insertions at its birth. That lets the server's keyspace store a plain number as the value
-//! of a key, and makes a stale number an answer of `None` instead of a wild pointer.
+//! A number names one record for its whole life and is never reused for another, because it carries the count of
+//! insertions at its birth. So the server's keyspace can store a plain number as the value of a key, and a stale
+//! number finds `None` instead of a wild pointer.
 //!
-//! Records live in pages, so that growth never copies a million of them in one go and a page that
-//! became empty goes back to the allocator.
+//! Records live in pages, so that growth never copies a million of them at once, and empty pages go back to the
+//! allocator.
 
 // A number is made of 32 bits of birth, 24 of page and 8 of slot: 2^32 records would be a table of
 // hundreds of gigabytes.
@@ -17,20 +17,20 @@ const PAGE_BITS: u32 = 8;
 const GENERATION_MAX: u32 = u32::MAX >> 1;
 const PAGE_SLOTS: usize = 1 << PAGE_BITS;
 
-/// The number of a record in an [`Arena`]: never 0, never used twice.
+/// The number of a record in an [`Arena`]: never 0, never reused.
 pub struct Id<T> {
     number: u64,
     kind: PhantomData<fn() -> T>,
 }
 
 impl<T> Id<T> {
-    /// The number as the edge may store it.
+    /// Returns the number, in the form that the edge stores.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.number
     }
 
-    /// The id with this number. A number that was never given out finds nothing.
+    /// Returns the id with this number. A number that was never issued finds nothing.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
         Self { number, kind: PhantomData }
@@ -96,9 +96,9 @@ impl<T> Page<T> {
 /// A store of records under numbers. See the [module](self).
 pub struct Arena<T> {
     pages: Vec<Option<Page<T>>>,
-    /// Numbers of pages that have room, the next one to use last. May name each page once.
+    /// Numbers of pages with room, the next one to use last. Names each page once at most.
     open: Vec<u32>,
-    /// The page that became empty last.
+    /// The page that was emptied last.
     spare: Option<usize>,
     len: usize,
     generation: u32,
@@ -111,7 +111,7 @@ impl<T> Default for Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// An empty store that takes the place of this one: its generations are counted on from here.
+    /// Returns an empty store to replace this one. It continues to count generations from here.
     #[must_use]
     pub fn successor(&self) -> Self {
         Self { generation: self.generation, ..Self::default() }
@@ -131,7 +131,7 @@ impl<T> Arena<T> {
         None
     }
 
-    /// The number of records.
+    /// Returns the number of records.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
@@ -170,7 +170,7 @@ impl<T> Arena<T> {
         Id::at(birth, page_number as usize, slot as usize)
     }
 
-    /// The page to insert into, which is then the last of `open`.
+    /// Returns the page to insert into, which is then the last of `open`.
     fn open_page(&mut self) -> u32 {
         if let Some(&page) = self.open.last() {
             return page;
@@ -186,13 +186,13 @@ impl<T> Arena<T> {
         (u64::from(slot.birth) == id.number >> 32).then_some(slot)
     }
 
-    /// The record with this number.
+    /// Returns the record with this number.
     #[must_use]
     pub fn get(&self, id: Id<T>) -> Option<&T> {
         self.slot(id)?.record.as_ref()
     }
 
-    /// The record with this number, to change it.
+    /// Returns the record with this number, to change it.
     pub fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
         let page = self.pages.get_mut(id.page())?.as_mut()?;
         let slot = page.slots.get_mut(id.slot())?;
@@ -202,7 +202,7 @@ impl<T> Arena<T> {
         slot.record.as_mut()
     }
 
-    /// Takes the record out; its number is dead from here on.
+    /// Removes the record. Its number is dead from then on.
     pub fn remove(&mut self, id: Id<T>) -> Option<T> {
         self.slot(id)?;
         let page_number = id.page();
@@ -220,8 +220,8 @@ impl<T> Arena<T> {
         Some(record)
     }
 
-    /// Gives an empty page back to the allocator when the next one becomes empty. One is kept, so that one lock taken
-    /// and freed again and again does not allocate a page each time.
+    /// Gives an empty page back to the allocator when the next one is emptied. One is kept, so that a single lock,
+    /// acquired and released repeatedly, does not allocate a page each time.
     fn keep_one_spare(&mut self, emptied: usize) {
         let before = self.spare.replace(emptied);
         if let Some(before) = before.filter(|&before| before != emptied)
@@ -248,7 +248,7 @@ impl<T> Arena<T> {
         }
     }
 
-    /// All records with their numbers, in no particular order.
+    /// Returns all records with their numbers, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
         self.pages.iter().enumerate().flat_map(|(page_number, page)| {
             page.iter().flat_map(move |page| {
@@ -259,7 +259,7 @@ impl<T> Arena<T> {
         })
     }
 
-    /// All records with their numbers, to change them, in no particular order.
+    /// Returns all records with their numbers, to change them, in no particular order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Id<T>, &mut T)> {
         self.pages.iter_mut().enumerate().flat_map(|(page_number, page)| {
             page.iter_mut().flat_map(move |page| {

@@ -1,22 +1,23 @@
 //! A map keyed by the hash of a name, for very many entries.
 //!
-//! One hash table doubles in one piece: with a million entries all clients wait for 20 to 60 ms. Here are many small
-//! tables instead. When there are more entries than they should have, one table gives half of its entries to a new one.
-//! With far fewer, the newest table gives its entries back. So no step moves more than about a thousand entries.
+//! A single hash table doubles in one piece: with a million entries, all clients would wait for 20 to 60 ms. This map
+//! uses many small tables instead. When they hold too many entries, one table moves half of its entries to a new one.
+//! When they hold far too few, the newest table gives its entries back. So no step moves more than about a thousand
+//! entries.
 //!
 //! This is linear hashing: W. Litwin, "Linear Hashing: A New Tool for File and Table Addressing", VLDB 1980.
 
 use crate::lock::tuning::Bound;
 use hashbrown::HashTable;
 
-/// The highest average number of entries of a table. The table that is split next has up to twice as many, the
+/// The highest average number of entries of a table. The table that is split next has up to twice that number, the
 /// capacity of a table of 1,024 places. If there are several tables, their average is at least a quarter of it.
 const MEAN_MAX: usize = Bound::of(440, 4).fixed();
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct ByHash<T> {
-    /// Never empty once there was an entry.
+    /// Never empty once there has been an entry.
     tables: Vec<HashTable<(u64, T)>>,
     len: usize,
 }
@@ -27,7 +28,7 @@ impl<T> Default for ByHash<T> {
     }
 }
 
-/// The number of the table an entry is in, out of `tables`.
+/// Returns the number of the table of an entry, out of `tables`.
 ///
 /// A table finds its entries by the lowest bits and the seven highest, so this takes bits between them.
 #[inline]
@@ -39,7 +40,7 @@ const fn table_of(hash: u64, tables: usize) -> usize {
 }
 
 impl<T: Copy + Eq> ByHash<T> {
-    /// The number of entries.
+    /// Returns the number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
@@ -59,7 +60,7 @@ impl<T: Copy + Eq> ByHash<T> {
         table.find(hash, |entry| entry.0 == hash && is(entry.1)).map(|entry| entry.1)
     }
 
-    /// Adds one that is not there.
+    /// Adds an entry that the map does not have.
     pub fn insert(&mut self, hash: u64, entry: T) {
         if self.tables.is_empty() {
             self.tables.push(HashTable::new());
@@ -73,7 +74,7 @@ impl<T: Copy + Eq> ByHash<T> {
         }
     }
 
-    /// Takes one away. Returns whether it was there.
+    /// Removes an entry. Returns true if it was there.
     pub fn remove(&mut self, hash: u64, entry: T) -> bool {
         let at = table_of(hash, self.tables.len());
         let found =
@@ -89,7 +90,7 @@ impl<T: Copy + Eq> ByHash<T> {
         true
     }
 
-    /// Puts another in the place of one that is there. Returns whether it was there.
+    /// Replaces an entry by another. Returns true if it was there.
     pub fn replace(&mut self, hash: u64, entry: T, by: T) -> bool {
         let at = table_of(hash, self.tables.len());
         let table = self.tables.get_mut(at);
@@ -116,7 +117,7 @@ impl<T: Copy + Eq> ByHash<T> {
         self.tables.push(new);
     }
 
-    /// The newest table gives its entries to the one that they came from.
+    /// Moves the entries of the newest table back to the one that they came from.
     fn give_one_back(&mut self) {
         let Some(newest) = self.tables.pop() else {
             return;
@@ -129,12 +130,12 @@ impl<T: Copy + Eq> ByHash<T> {
         }
     }
 
-    /// All, in no order that means anything.
+    /// Returns all entries, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = T> {
         self.tables.iter().flatten().map(|entry| entry.1)
     }
 
-    /// Bytes that it occupies.
+    /// Returns the bytes that it occupies.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let of_tables: usize = self.tables.iter().map(HashTable::allocation_size).sum();

@@ -1,4 +1,4 @@
-//! A lock on its way between servers, and into files and out of them.
+//! Encodes a lock for other servers, and for files, and decodes it.
 
 mod blocks;
 mod saved;

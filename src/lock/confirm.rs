@@ -1,11 +1,11 @@
-//! When a grant or a renewal may be answered: not before enough replicas have it (CONTRACT 6).
+//! Delays the reply to a grant or a renewal until enough replicas have acknowledged it (CONTRACT 6).
 //!
 //! Two rules, each with the theorem that it rests on (`docs/internals/spec`):
 //!
 //! * *all* (T3): every one of the group's other nodes has acknowledged it.
-//! * *majority* (T4): half of the group's nodes, rounded down, have acknowledged it. A node counts only if its
-//!   present connection to this server was a quarantine old when the request was carried out. This server must have been
-//!   primary for as long, too. So at most one of two primaries can answer, however wrongly it was promoted.
+//! * *majority* (T4): half of the group's nodes, rounded down, have acknowledged it. A node counts only if its present
+//!   connection was at least a quarantine old when the request was carried out. This server must have been primary for
+//!   as long, too. So at most one of two primaries can answer, however wrongly it was promoted.
 //!
 //! Requests of one turn of the event loop are one batch: they wait for one offset of the replication stream.
 //!
@@ -40,9 +40,9 @@ pub struct ReplicaName(pub Box<str>);
 /// A replica as the server sees it now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// Which.
+    /// Its name.
     pub name: ReplicaName,
-    /// Up to where it has acknowledged the replication stream.
+    /// The offset of the replication stream that it has acknowledged.
     pub acknowledged: u64,
 }
 
@@ -53,19 +53,19 @@ pub struct WaitId(u64);
 /// The outcome of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Enough replicas have it.
+    /// Enough replicas have acknowledged the change.
     Confirmed,
-    /// Not in time.
+    /// Too few replicas acknowledged it in time.
     Failed,
 }
 
 #[derive(Debug)]
 struct Replica {
-    /// Since when it has been connected without a break.
+    /// The time since which it has been connected without a break.
     since: Moment,
     acknowledged: u64,
-    /// The first wait that its acknowledgements were not counted for yet. Waits are in the order of their
-    /// offsets, so it only advances.
+    /// The first wait for which its acknowledgements were not counted yet. Waits are in the order of their offsets,
+    /// so it only advances.
     next: WaitId,
 }
 
@@ -75,7 +75,7 @@ struct Wait {
     offset: Option<u64>,
     until: Moment,
     needed: usize,
-    /// The replicas whose acknowledgement counts and has not come.
+    /// The replicas that count and have not acknowledged it.
     awaited: Vec<ReplicaName>,
     acknowledged: usize,
 }
@@ -86,46 +86,46 @@ pub struct Confirmations {
     replicas: BTreeMap<ReplicaName, Replica>,
     waits: BTreeMap<WaitId, Wait>,
     deadlines: BTreeSet<(Moment, WaitId)>,
-    /// The last number given.
+    /// The last number issued.
     last: u64,
-    /// A replica has left: a client that waits for it may wait in vain.
+    /// True if a replica has disconnected, so that a client may wait for it in vain.
     has_lost: bool,
-    /// Waits that have enough acknowledgements and were not taken yet.
+    /// Waits that have enough acknowledgements and were not removed yet.
     enough: BTreeSet<WaitId>,
-    /// Waits that can never have enough, as far as is known, and were not taken yet.
+    /// Waits that can never have enough, as far as is known, and were not removed yet.
     hopeless: BTreeSet<WaitId>,
-    /// Waits were over and were not taken, because there were too many.
+    /// True if waits have ended and were not removed, because there were too many.
     has_late: bool,
     /// The waits that were pending when this server stopped deciding.
     gone: VecDeque<btree_map::IntoIter<WaitId, Wait>>,
     /// Waits up to this number ended because this server stopped deciding.
     gone_up_to: WaitId,
-    /// Since when this server has been primary, in this process.
+    /// The time since which this server has been primary, in this process.
     primary_since: Option<Moment>,
 }
 
 impl Confirmations {
-    /// Begins to count for a majority: this server has just started as a primary, or was promoted.
+    /// Starts to count time for a majority: this server has just started as a primary, or was promoted.
     pub fn begin(&mut self, now: Moment) {
         self.primary_since = Some(now);
         self.forget_replicas();
     }
 
-    /// Forgets the replicas: which of them stayed connected all the time is unknown, so each counts as new.
+    /// Forgets the replicas. It is unknown which of them stayed connected, so each counts as new.
     pub fn forget_replicas(&mut self) {
         self.replicas.clear();
         self.waits.values_mut().for_each(|wait| wait.awaited.clear());
         self.has_lost = true;
     }
 
-    /// Lets all waits end without replicas: their owners are notified in this turn or, if there are many, in
-    /// the next ones.
+    /// Ends all waits without replicas. Their owners are notified in this turn or, if there are many, in the next
+    /// ones.
     pub fn waive_acks(&mut self) {
         self.waits.values_mut().for_each(|wait| wait.needed = 0);
         self.has_lost = true;
     }
 
-    /// Returns whether the replicas that are connected could confirm a change made now.
+    /// Returns true if the replicas that are connected could confirm a change made now.
     #[must_use]
     pub fn can_confirm(&self, now: Moment, rule: Rule) -> bool {
         let (needed, counted) = self.counted(now, rule);
@@ -140,8 +140,8 @@ impl Confirmations {
         needed.saturating_sub(counted.count())
     }
 
-    /// Returns from when on the replicas that are connected now count for a majority, if they stay. `None`: they are too
-    /// few, or the rule requires no time.
+    /// Returns the time from which the replicas that are connected now count for a majority, if they stay. `None` if
+    /// they are too few, or the rule requires no time.
     #[must_use]
     pub fn confirms_from(&self, rule: Rule) -> Option<Moment> {
         let Rule::Majority { replicas: needed, stable_ms } = rule else {
@@ -170,7 +170,7 @@ impl Confirmations {
 
     /// Registers a wait for a change whose owner is notified when enough replicas acknowledge it by `until`.
     ///
-    /// `None`: there can never be enough acknowledgements.
+    /// `None` if there can never be enough acknowledgements.
     pub fn wait(&mut self, now: Moment, until: Moment, rule: Rule) -> Option<WaitId> {
         let (needed, counted) = self.counted(now, rule);
         let awaited: Vec<ReplicaName> = counted.cloned().collect();
@@ -191,7 +191,7 @@ impl Confirmations {
         self.waits.values().next_back().is_some_and(|wait| wait.offset.is_none())
     }
 
-    /// Everything carried out so far is in the stream up to here.
+    /// Notes the offset of the stream up to which everything carried out so far is written.
     pub fn sent(&mut self, offset: u64) {
         for (&id, wait) in self.waits.iter_mut().rev().take_while(|(_, wait)| wait.offset.is_none()) {
             wait.offset = Some(offset);
@@ -201,9 +201,9 @@ impl Confirmations {
         }
     }
 
-    /// The replicas that are connected now. A replica that is not listed has disconnected: it will never acknowledge
-    /// what it has not acknowledged by now. When it comes back it may have been promoted and demoted in between. A
-    /// replica that is listed twice has reconnected before its old connection was found to be dead: it counts as new.
+    /// Notes the replicas that are connected now. A replica that is not listed has disconnected, so it will
+    /// acknowledge nothing more. When it reconnects, it may have been promoted and demoted in between. A replica that
+    /// is listed twice has reconnected before its old connection was found to be dead: it counts as new.
     pub fn see(&mut self, now: Moment, seen: &[Seen]) {
         let count = |name: &ReplicaName| seen.iter().filter(|seen| seen.name == *name).count();
         let before = self.replicas.len();
@@ -215,7 +215,7 @@ impl Confirmations {
             }
         }
         for Seen { name, acknowledged } in seen {
-            // No wait that is there already waits for it.
+            // No pending wait depends on it.
             let new = Replica { since: now, acknowledged: 0, next: WaitId(self.last + 1) };
             let replica = self.replicas.entry(name.clone()).or_insert(new);
             if count(name) == 1 {
@@ -268,7 +268,7 @@ impl Confirmations {
         if let Some(&(_, id)) = self.deadlines.first().filter(|(until, _)| *until <= now) {
             return Some(id);
         }
-        // Fewer may be needed since.
+        // Fewer may be required by now.
         let is_hopeless = |wait: &Wait| wait.acknowledged + wait.awaited.len() < wait.needed;
         while let Some(id) = self.hopeless.pop_first() {
             if self.waits.get(&id).is_some_and(is_hopeless) {
@@ -306,8 +306,8 @@ impl Confirmations {
         }
     }
 
-    /// Finds those that can never have enough, because replicas have left. Waits that have enough because fewer
-    /// are required now have ended, too.
+    /// Finds the waits that can never have enough acknowledgements, because replicas have disconnected. Waits that
+    /// have enough because fewer are required now have ended, too.
     fn find_hopeless(&mut self) {
         for (&id, wait) in &self.waits {
             if wait.acknowledged + wait.awaited.len() < wait.needed {
@@ -327,19 +327,19 @@ impl Confirmations {
         }
     }
 
-    /// When the first wait has lasted long enough.
+    /// Returns the time at which the first wait times out.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         self.deadlines.first().map(|first| first.0)
     }
 
-    /// How many wait.
+    /// Returns the number of waits.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waits.len()
     }
 
-    /// Whether nothing waits.
+    /// Returns true if there are no waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waits.is_empty()
@@ -353,9 +353,9 @@ impl Confirmations {
     }
 }
 
-/// What becomes of the waits that are pending when this server stops deciding: all of them end in one step.
+/// Ends the pending waits, all in one step, when this server stops deciding.
 impl Confirmations {
-    /// Ends all waits: this server decides nothing any more. They are taken apart a little at a time, because there can be
+    /// Ends all waits, because this server stops deciding. They are dropped a few at a time, because there can be
     /// very many.
     pub fn drop_all(&mut self) {
         self.deadlines.clear();
@@ -371,19 +371,19 @@ impl Confirmations {
         self.forget_replicas();
     }
 
-    /// Returns true if waits of the time before this server stopped deciding are left.
+    /// Returns true if waits that ended that way are left to remove.
     #[must_use]
     pub fn has_gone(&self) -> bool {
         !self.gone.is_empty()
     }
 
-    /// Returns whether this wait ended because this server stopped deciding.
+    /// Returns true if this wait ended because this server stopped deciding.
     #[must_use]
     pub fn is_gone(&self, wait: WaitId) -> bool {
         wait <= self.gone_up_to
     }
 
-    /// Removes the next of the waits of that time.
+    /// Removes the next of those waits.
     pub fn take_gone(&mut self) -> Option<WaitId> {
         let gone = self.gone.front_mut()?;
         let wait = gone.next();

@@ -1,7 +1,7 @@
 //! Queues of deadlines (G3).
 //!
-//! A 4-ary heap of (moment, record) in which each record knows its place. So a renewal or a release takes its
-//! deadline out at once: O(log n), and O(1) for the usual case of a new deadline later than the others. Four children
+//! A 4-ary heap of (moment, record) in which each record knows its position. So a renewal or a release removes its
+//! deadline at once: O(log n), and O(1) in the common case of a new deadline later than the others. Four children
 //! instead of two halve the depth; a million leases are ten levels.
 
 use super::arena::{Arena, Id};
@@ -26,7 +26,7 @@ impl Default for Seat {
 
 /// A record that can have one deadline.
 pub trait Timed {
-    /// Its position; written by [`Deadlines`] only.
+    /// Returns its position; only [`Deadlines`] writes it.
     fn seat(&mut self) -> &mut Seat;
 }
 
@@ -42,13 +42,13 @@ impl<T> Default for Deadlines<T> {
 }
 
 impl<T: Timed> Deadlines<T> {
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     #[must_use]
     pub fn first(&self) -> Option<(Moment, Id<T>)> {
         self.heap.first().copied()
     }
 
-    /// The number of records.
+    /// Returns the number of records.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.heap.len()
@@ -60,7 +60,7 @@ impl<T: Timed> Deadlines<T> {
         self.heap.is_empty()
     }
 
-    /// Gives the record this deadline, instead of the one it may have had.
+    /// Sets the deadline of the record, in place of any earlier one.
     pub fn set(&mut self, arena: &mut Arena<T>, id: Id<T>, at: Moment) {
         let Some(seat) = arena.get_mut(id).map(|record| *record.seat()) else {
             return;
@@ -80,7 +80,7 @@ impl<T: Timed> Deadlines<T> {
         }
     }
 
-    /// Takes the record's deadline away, if it has one.
+    /// Removes the record's deadline, if it has one.
     pub fn clear(&mut self, arena: &mut Arena<T>, id: Id<T>) {
         let Some(record) = arena.get_mut(id) else {
             return;
@@ -100,7 +100,7 @@ impl<T: Timed> Deadlines<T> {
         }
     }
 
-    /// Moves the entry at `index` towards the root; writes its seat; returns its new position.
+    /// Moves the entry at `index` towards the root, writes its seat, and returns its new position.
     fn rise(&mut self, arena: &mut Arena<T>, mut index: usize) -> usize {
         let entry = self.heap[index];
         while index > 0 {
@@ -115,7 +115,7 @@ impl<T: Timed> Deadlines<T> {
         index
     }
 
-    /// Moves the entry at `index` away from the root; writes its seat.
+    /// Moves the entry at `index` away from the root, and writes its seat.
     fn sink(&mut self, arena: &mut Arena<T>, mut index: usize) {
         let entry = self.heap[index];
         loop {
@@ -237,7 +237,7 @@ mod tests {
             capacities.insert(capacity);
         }
         assert!(deadlines.is_empty());
-        // Half as much each time, and not a little less with every one.
+        // The capacity is halved each time, not reduced a little with every removal.
         assert!(capacities.len() < 20, "{capacities:?}");
     }
 }

@@ -1,15 +1,16 @@
-//! Deadlocks: waits that only each other could end (G11).
+//! Deadlocks: waits that can only end each other (G11).
 //!
 //! A request waits for owners to release their holds, and for requests ahead of it that wait for other locks too. An
-//! owner who waits for nothing may release anything at any time. So the search goes through the requests until nothing
-//! new can come true. Only a timeout or a lease can end the rest, and a request that would be part of it is refused.
-//! (This is the AND-OR model of Knapp, "Deadlock Detection in Distributed Databases", 1987. A request for several
-//! locks needs all of them, one for a semaphore any of its permits, an owner with several requests any of them.)
+//! owner that waits for nothing may release anything at any time. So the search goes through the requests until no
+//! other one can be granted. Only a timeout or a lease can end the rest, and a request that would be part of it is
+//! refused. (This is the AND-OR model of Knapp, "Deadlock Detection in Distributed Databases", 1987. A request for
+//! several locks needs all of them, one for a semaphore any of its permits, an owner with several requests any of
+//! them.)
 //!
-//! The search runs at every request that is about to wait, so that no cycle is ever there before. Its work is linear
-//! in the holders and requests that it examines, which [`STEPS_MAX`] bounds. Each request counts its unmet conditions,
-//! and the search removes a request that comes true from the conditions that it blocks. It assumes that everything
-//! beyond the bound can come true. So it does not find a longer cycle, and reports none that is not there.
+//! The search runs for every request that is about to wait, so that no older cycle can exist. Its work is linear in
+//! the holders and requests that it examines, which [`STEPS_MAX`] bounds. Each request counts its unmet conditions,
+//! and the search removes a request that can be granted from the conditions that it blocks. It assumes that
+//! everything beyond the bound can be granted. So it misses longer cycles, and never reports one that does not exist.
 
 mod cycle;
 
@@ -25,16 +26,15 @@ use super::tuning;
 use super::tuning::Bound;
 use super::types::{LockKeyBuf, Mode, Moment, OwnerBuf};
 
-/// The most holders and requests that are examined for one request that is about to wait.
+/// The most holders and requests that the search examines for one request that is about to wait.
 pub const STEPS_MAX: usize = 4096;
 
-/// Returns whether a search stops that has examined `steps` holders and requests. A test may let it end
-/// earlier.
+/// Returns true if a search stops after examining `steps` holders and requests. A test may end it earlier.
 fn is_spent(steps: usize) -> bool {
     tuning::is_search_spent(steps, STEPS_MAX)
 }
 
-/// Counts visits; only tests do.
+/// Counts visits, in tests only.
 #[cfg(not(test))]
 #[inline(always)]
 const fn count(_visits: usize) {}
@@ -44,13 +44,13 @@ const fn count(_visits: usize) {}
 pub struct Link {
     /// The owner that waits.
     pub owner: OwnerBuf,
-    /// For which lock.
+    /// The lock that it waits for.
     pub lock_key: LockKeyBuf,
-    /// The owner that must release it, or get it first. The next link's owner.
+    /// The owner that must release the lock, or get it first. The next link's owner.
     pub awaited: OwnerBuf,
 }
 
-/// A condition that must come true first.
+/// A condition that must be met first.
 #[derive(Clone, Copy)]
 enum Blocker {
     /// This owner releases its holds.
@@ -66,8 +66,8 @@ struct Edge {
     blocker: Blocker,
 }
 
-/// A condition at one lock: all blockers must end, or for a semaphore any of them. `unmet`: how many have to
-/// yet.
+/// A condition at one lock: all blockers must end, or for a semaphore any of them. `unmet` counts those that are
+/// left.
 struct Condition {
     at: WaiterId,
     request: usize,
@@ -81,9 +81,9 @@ struct Request {
     first_entry: WaiterId,
     /// The range of its conditions among those of all requests.
     conditions: Range<usize>,
-    /// The number of unmet conditions. With none it can come true.
+    /// The number of unmet conditions. At 0 it can be granted.
     unmet: usize,
-    /// Its owner, if a request waits for that.
+    /// Its owner, if a request waits for that owner.
     owner: Option<usize>,
 }
 
@@ -104,7 +104,7 @@ pub struct Scope<'a> {
     pub now: Moment,
     /// The most holders that a shared lock may have.
     pub holders_max: usize,
-    /// Requests that are ignored, by their first entries: they are about to be replaced.
+    /// Requests to ignore, by their first entries: they are about to be replaced.
     pub but: &'a [WaiterId],
 }
 
@@ -121,7 +121,7 @@ struct Graph<'a> {
     blockers: Vec<Blocker>,
 }
 
-/// The size of the last search: the next one reserves as much room.
+/// The size of the last search, for which the next one reserves room.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Looked {
     requests: usize,
@@ -156,7 +156,7 @@ pub fn find(scope: Scope<'_>, waiter: WaiterId, looked: &mut Looked) -> Option<V
 }
 
 impl<'a> Graph<'a> {
-    /// The node of a request. `None`: the bound is reached.
+    /// Returns the node of a request; `None` if the bound is reached.
     fn request(&mut self, waiter: WaiterId) -> Option<usize> {
         self.scope.queues.waiter(waiter)?;
         let first_entry = self.scope.queues.first_entry(waiter);
@@ -172,8 +172,8 @@ impl<'a> Graph<'a> {
         Some(number)
     }
 
-    /// Returns whether this request is ignored: it is about to be replaced, or it has timed out and the pump
-    /// has not run yet.
+    /// Returns true if this request is ignored: it is about to be replaced, or it has timed out and the pump has not
+    /// run yet.
     fn is_left_out(&self, waiter: WaiterId) -> bool {
         let Scope { queues, now, but, .. } = self.scope;
         let first = queues.first_entry(waiter);
@@ -181,8 +181,8 @@ impl<'a> Graph<'a> {
         until.is_some_and(|until| until <= now) || but.contains(&first)
     }
 
-    /// The node of an owner that waits. `None` if it can continue, because it waits for nothing or the bound is
-    /// reached.
+    /// Returns the node of an owner that waits. `None` if the owner can continue, because it waits for nothing or the
+    /// bound is reached.
     fn owner(&mut self, name: &[u8]) -> Option<usize> {
         let queues = self.scope.queues;
         let mut waits = queues.all_of_owner(name).map(|(id, _)| id).peekable();
@@ -202,7 +202,7 @@ impl<'a> Graph<'a> {
                 is_beyond = true;
                 break;
             };
-            // One for several locks waits in several queues.
+            // A request for several locks waits in several queues.
             if self.requests[request].owner.replace(number) != Some(number) {
                 self.requests_of_owners.push(request);
             }
@@ -223,7 +223,7 @@ impl<'a> Graph<'a> {
             return;
         }
         match multi {
-            // It counts once for each of its keys, for each is the work of a request for one lock.
+            // It counts once for each of its keys, because each takes the work of a request for one lock.
             Some(multi) => {
                 for &entry in &multi.entries {
                     self.steps += usize::from(entry != first_entry);
@@ -238,7 +238,7 @@ impl<'a> Graph<'a> {
         self.requests[number].conditions = begin..self.conditions.len();
     }
 
-    /// Returns whether the pump is about to end this wait, because another value has come to its key.
+    /// Returns true if the pump is about to end this wait, because the key has another value now.
     fn is_about_to_end(&self, entry: WaiterId) -> bool {
         let Scope { queues, locks, now, .. } = self.scope;
         let queue = queues.waiter(entry).and_then(|waiter| queues.queue(waiter.queue));
@@ -269,7 +269,7 @@ impl<'a> Graph<'a> {
         let is_any = match waiter.request.mode {
             Mode::Limit(limit) if locks.holders_of(lock) < limit as usize => return,
             Mode::Limit(_) => true,
-            // There is room alongside the others, or will be when any of them is released.
+            // There is room alongside the others, or will be when any of them ends.
             Mode::Shared if held_as == Mode::Shared && !is_behind_exclusive => {
                 if locks.holders_of(lock) < holders_max {
                     return;
@@ -294,7 +294,7 @@ impl<'a> Graph<'a> {
             let can_go = is_beyond || hold.is_over(now);
             match if can_go { None } else { self.owner(&hold.owner()) } {
                 Some(owner) => self.blockers.push(Blocker::Owner(owner)),
-                // Any of them is enough, and this one is free to go.
+                // Any of them is enough, and this one can be released.
                 None if is_any => return self.blockers.truncate(begin),
                 None if is_beyond => break,
                 None => {}
@@ -303,8 +303,8 @@ impl<'a> Graph<'a> {
         self.close_condition(entry, request, is_any, begin);
     }
 
-    /// Notes the owners that hold a lock and wait for something, in the order of their tokens.
-    /// For a lock with more holders than there are owners who wait.
+    /// Notes the owners that hold a lock and wait for something, in the order of their tokens. For a lock with more
+    /// holders than there are owners that wait.
     fn look_at_waiting_holders(&mut self, lock: LockId) {
         let Scope { queues, locks, now, .. } = self.scope;
         self.steps += queues.waiting_owners();
@@ -321,7 +321,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// The blockers from here on are those of a condition, if there are any.
+    /// Makes the blockers from here on those of a condition, if there are any.
     fn close_condition(&mut self, at: WaiterId, request: usize, is_any: bool, begin: usize) {
         let blockers = begin..self.blockers.len();
         if !blockers.is_empty() {
@@ -331,9 +331,9 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Notes the nearest request for several locks ahead, if the queue `has_multis`: it waits for all others of its
-    /// kind itself. This request also waits for everything that the other requests ahead wait for, so they are
-    /// skipped. Returns whether a request ahead wants the whole lock.
+    /// Notes the nearest request for several locks ahead, if the queue `has_multis`: that one waits for all others of
+    /// its kind. This request also waits for everything that the other requests ahead wait for, so they are skipped.
+    /// Returns true if a request ahead wants the whole lock.
     fn ahead(&mut self, entry: WaiterId, waiter: &Waiter, has_multis: bool) -> bool {
         let (mut notes, mut is_behind_exclusive) = (has_multis, false);
         let mut must_look = waiter.request.mode == Mode::Shared;
@@ -359,7 +359,7 @@ impl<'a> Graph<'a> {
         is_behind_exclusive
     }
 
-    /// Lets come true whatever can: each request and owner once, and from there whatever it stood in the way of.
+    /// Marks whatever can be granted: each request and owner once, and from there whatever it blocked.
     fn settle(&mut self) {
         let held_up = self.held_up();
         let mut free: Vec<usize> =
@@ -376,7 +376,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Takes one of the blockers of a condition out of the way.
+    /// Removes one of the blockers of a condition.
     fn meet(&mut self, condition: usize, free: &mut Vec<usize>) {
         count(1);
         let condition = &mut self.conditions[condition];
@@ -399,7 +399,7 @@ impl<'a> Graph<'a> {
             Blocker::Request(request) => request,
             Blocker::Owner(owner) => self.requests.len() + owner,
         };
-        // Counted first, so that all of them fit into one row, one after the other.
+        // Counted first, so that all of them fit into one row.
         let mut ends = vec![0; self.requests.len() + self.owners.len() + 1];
         for &blocker in &self.blockers {
             ends[node(blocker) + 1] += 1;
@@ -433,7 +433,7 @@ impl HeldUp {
     }
 }
 
-/// The lock that a queue waits for, if its number still belongs to a hold at this key.
+/// Returns the lock that a queue waits for, if its number still belongs to a hold at this key.
 fn lock_of(queue: &Queue, locks: &Locks) -> Option<LockId> {
     let lock_key = queue.lock_key.as_key();
     queue.lock.filter(|&lock| {
@@ -442,7 +442,7 @@ fn lock_of(queue: &Queue, locks: &Locks) -> Option<LockId> {
     })
 }
 
-/// The usual case, at little cost: the holder of the lock waits for nothing.
+/// Returns false in the common case, at little cost: the holder of the lock waits for nothing.
 fn may_close_one(queues: &Queues, locks: &Locks, waiter: WaiterId) -> bool {
     const HOLDERS_LOOKED_AT: Bound = Bound::of(8, 2);
     let Some(waiter) = queues.waiter(waiter) else {

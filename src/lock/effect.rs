@@ -1,8 +1,8 @@
-//! Everything that a step may ask the outside to do.
+//! Everything that a step may ask the engine to do.
 //!
 //! A step of the [table](super::table) never acts. It returns a [`Step`]: the change of its key, and the record for
-//! replicas and files. It appends [`Effect`]s: answers to waiters, and events to publish. The engine carries
-//! them out in one fixed order: the key, all records, then events and answers in the order in which the step made them.
+//! replicas and files. It appends [`Effect`]s: answers to waiters, and events to publish. The engine applies them in
+//! one fixed order: the key, all records, then events and answers in the order in which the step made them.
 
 use super::types::{ClientId, LockKeyBuf, Moment, OwnerBuf, Token};
 
@@ -34,20 +34,20 @@ pub struct Legacy {
 /// The change of the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// It stays, and nothing that a reader could see changed.
+    /// The key stays, and nothing that a reader could see changed.
     Nothing,
-    /// Nothing changed but whose turn it is: a reservation's, whose owner learns of it as of a change. There may be no
-    /// key.
+    /// Only the turn changed: a reservation has it now, and its owner sees that as a change of the key. There may be
+    /// no key.
     Signalled,
-    /// It stays, with the same value, and the lock behind the value changed.
+    /// The key keeps its value, and the lock of that value changed.
     Touched,
-    /// It stays, with the same value, and another hold began: a time to live that a user gave to the old one goes.
+    /// The key keeps its value, and another hold began: a time to live that a user gave to the old one is removed.
     Renewed,
-    /// This becomes its value, whatever was there.
+    /// The key gets this value, whatever it had.
     Stored(LockId),
-    /// It stays, and has this many milliseconds to live from now.
+    /// The key stays, and has this many milliseconds to live from now.
     Lives(u64),
-    /// It goes.
+    /// The key is deleted.
     Deleted,
 }
 
@@ -56,7 +56,7 @@ pub enum Change {
 pub enum Record {
     /// There is nothing to replicate.
     Nothing,
-    /// The client's request, word for word: a reader that applies it comes to the same result.
+    /// The client's request, word for word: a reader that applies it reaches the same result.
     AsAsked,
     /// The hold that this lock has now.
     Hold(LockId),
@@ -64,7 +64,7 @@ pub enum Record {
     Holder(LockId, LockId),
     /// The hold with this token expired.
     Ended(Token),
-    /// The key went, in the server's own words.
+    /// The key was deleted, in the server's own words.
     Deleted,
     /// The key has this many milliseconds to live, in the server's own words.
     Lives(u64),
@@ -88,7 +88,7 @@ impl<R> Step<R> {
         Self { reply, change: Change::Nothing, record: Record::Nothing }
     }
 
-    /// Returns this step with its record placed after the one of the ended hold.
+    /// Returns this step with its record placed after that of the ended hold.
     #[inline]
     pub fn behind(self, ended: Record, fx: &mut Effects) -> Self {
         match (ended, self.record) {
@@ -101,7 +101,7 @@ impl<R> Step<R> {
         }
     }
 
-    /// This step with another reply.
+    /// Returns this step with another reply.
     pub fn reply<S>(self, reply: S) -> Step<S> {
         Step { reply, change: self.change, record: self.record }
     }
@@ -112,9 +112,9 @@ impl<R> Step<R> {
 pub enum Event {
     /// A hold began.
     Acquired,
-    /// A hold was given up by its owner.
+    /// The owner released a hold.
     Released,
-    /// A hold's lease ran out.
+    /// The lease of a hold expired.
     Expired,
     /// A hold was ended from outside: its key was deleted, overwritten, renamed.
     Broken,
@@ -123,32 +123,32 @@ pub enum Event {
 /// The end of a wait. Each waiter gets exactly one (G7).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// The lock is yours. The hold is revoked if no reply that grants it is delivered.
+    /// The lock is granted. The hold is revoked if no reply that grants it is delivered.
     Granted {
-        /// Where.
+        /// The key of the lock.
         lock_key: LockKeyBuf,
         /// The further locks, for a request for several locks.
         others: Vec<LockKeyBuf>,
-        /// The new token.
+        /// The new fencing token.
         token: Token,
-        /// The owner, where the server minted it.
+        /// The owner, if the server minted it.
         minted_owner: Option<OwnerBuf>,
     },
-    /// The waiting time has passed.
+    /// The wait timed out.
     TimedOut,
     /// The owner withdrew the request with a release.
     Withdrawn,
-    /// A newer request of the same owner took over its queue entry.
+    /// A newer request of the same owner replaced this one in the queue.
     Replaced,
-    /// This server stopped being a primary: it grants nothing any more.
+    /// This server was demoted: it no longer grants.
     Demoted,
     /// The wait was ended for this reason, the text of an error.
     Refused(&'static str),
-    /// The lock now lives on another server: the text of the redirection.
+    /// The lock has moved to another server: the text of the redirection.
     Moved(String),
 }
 
-/// An effect that the outside carries out.
+/// An effect that the engine applies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Replicate this too, after the step's own record and before anything is published or answered.
@@ -157,17 +157,17 @@ pub enum Effect {
     Publish(Event),
     /// Answer the client that made this waiting request.
     Answer {
-        /// Whose request.
+        /// The request.
         waiter: WaiterId,
-        /// On which connection.
+        /// Its connection.
         client: ClientId,
         /// The answer for the client.
         answer: Answer,
     },
 }
 
-/// The effects of a step, in this order. Most steps want one event published and nothing else: that has a place
-/// of its own, and nothing is allocated or moved for it.
+/// The effects of a step, in this order. Most steps only publish one event: that has a field of its own, and nothing
+/// is allocated or moved for it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Effects {
     first: Option<Event>,
@@ -175,7 +175,7 @@ pub struct Effects {
 }
 
 impl Effects {
-    /// Takes all of it. The memory stays here if nothing is in it, as mostly.
+    /// Takes all effects. The memory stays here in the common case that there are none.
     #[inline]
     #[must_use]
     pub fn take(&mut self) -> Self {
@@ -183,7 +183,7 @@ impl Effects {
         Self { first: self.first.take(), rest }
     }
 
-    /// Publish that this happened.
+    /// Publishes that this happened.
     #[inline]
     pub fn publish(&mut self, event: Event) {
         if self.first.is_none() && self.rest.is_empty() {
@@ -193,7 +193,7 @@ impl Effects {
         }
     }
 
-    /// Answer this client, which waits.
+    /// Answers this client, which waits.
     pub fn answer(&mut self, waiter: WaiterId, client: ClientId, answer: Answer) {
         self.rest.push(Effect::Answer { waiter, client, answer });
     }
@@ -203,7 +203,7 @@ impl Effects {
         self.rest.push(Effect::Replicate(record));
     }
 
-    /// The records in addition to the step's own, in this order.
+    /// Returns the records in addition to the step's own, in this order.
     pub fn records(&self) -> impl Iterator<Item = Record> {
         self.rest.iter().filter_map(|effect| match effect {
             Effect::Replicate(record) => Some(*record),
@@ -211,25 +211,25 @@ impl Effects {
         })
     }
 
-    /// The first event, if it comes before everything else.
+    /// Takes the first event, if it comes before everything else.
     #[inline]
     pub const fn take_first(&mut self) -> Option<Event> {
         self.first.take()
     }
 
-    /// Everything but the event of [`Self::take_first`]. The records come before anything else.
+    /// Takes everything but the event of [`Self::take_first`]. The records come before anything else.
     pub fn drain(&mut self) -> impl Iterator<Item = Effect> {
         self.rest.drain(..)
     }
 
-    /// Returns true if there is nothing but the effect of [`Self::take_first`].
+    /// Returns true if there is nothing apart from the effect of [`Self::take_first`].
     #[inline]
     #[must_use]
     pub const fn is_drained(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// The number of effects that it has room for.
+    /// Returns the number of effects that it has room for.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.rest.capacity()
@@ -249,20 +249,20 @@ impl IntoIterator for Effects {
     }
 }
 
-/// A task for the pump: it is due by now, or a step or a callback noted it.
+/// A task for the pump: its time has come, or a step or a callback noted it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {
-    /// Nothing yet: a little work was done that finds out.
+    /// Nothing yet: the search for a task did some work and must be continued.
     AskAgain,
     /// This request has timed out: notify its client.
     TimeOut(WaiterId),
-    /// The lease of this lock, here, has run out: end it.
+    /// The lease of this lock at this key has expired: end it.
     Expire(LockKeyBuf, LockId),
     /// The lock at this key may be free: grant it to the next waiter.
     Settle(LockKeyBuf),
     /// It may be the turn of this request for several locks.
     Multi(WaiterId),
-    /// The lease of the hold with this token runs otherwise than readers know: replicate it.
+    /// Readers do not know the present lease of the hold with this token: replicate it.
     ReplicateAgain(LockKeyBuf, Token),
     /// The owner of the hold with this token may never receive its grant: if so, end it, then settle.
     Revoke(LockKeyBuf, Token),
@@ -290,7 +290,7 @@ mod tests {
         let mut taken = effects.take();
         assert!(effects.capacity() >= 2 && effects.take_first().is_none(), "its memory stays");
         assert_eq!((taken.take_first(), taken.capacity()), (Some(Event::Acquired), 0));
-        // After another effect an event is not the first.
+        // After another effect, an event is not the first effect.
         effects.replicate(Record::Nothing);
         effects.publish(Event::Expired);
         assert_eq!(effects.take_first(), None);

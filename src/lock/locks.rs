@@ -1,7 +1,7 @@
 //! All locks, by the number that the keyspace stores.
 //!
-//! A record is written as narrowly as it can be (see [`record`]), in a slot of a [`slab`], with its lease on
-//! a [`timer_wheel`]. Nothing of that shows outside: here are [`Locks`], and the views [`Lock`] and [`Hold`].
+//! A record is as narrow as it can be (see [`record`]), in a slot of a [`slab`], with its lease on a [`timer_wheel`].
+//! The interface hides that: it has [`Locks`], and the views [`Lock`] and [`Hold`].
 
 mod bindings;
 mod check;

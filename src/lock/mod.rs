@@ -1,8 +1,8 @@
 //! The core: the locks and every rule about them, without Redis.
 //!
-//! No server type, no clock, no randomness, no I/O, no `unsafe`. Time comes in as an argument, effects go out as
-//! values. The same inputs give the same results, so every rule is tested without a server, and a simulation of a
-//! whole group of servers is a loop.
+//! The core has no server type, no clock, no randomness, no I/O, and no `unsafe`. Time comes in as an argument,
+//! effects go out as values. The same inputs give the same results, so every rule is tested without a server, and a
+//! simulation of a whole group of servers is a loop.
 //!
 //! # The rules in prose
 //!
@@ -12,7 +12,7 @@
 //!   of the key ([`effect::Existing`]) and returns its change ([`effect::Change`]). Nothing is looked up twice, and
 //!   nothing can disagree with the keyspace.
 //! * A hold ends by its owner's release, its lease, or a deliberate deletion of the key (G10).
-//! * A request that comes while the lock is held or others wait goes to the end of the queue, or away (G5).
+//! * A request for a lock that is held or awaited joins the end of the queue, or is refused (G5).
 //! * Whatever frees a lock with waiters either grants it in the same step or leaves a [`effect::Task`] for the pump
 //!   (G6).
 //! * Every waiter leaves its queue exactly once, and with exactly one answer (G7).

@@ -1,4 +1,4 @@
-//! The requests that wait, with their order and their timeouts (G5, G7, G8).
+//! The waiting requests, with their order and their timeouts (G5, G7, G8).
 //!
 //! One queue for each lock key that has waiters: a doubly linked list through the waiters' records. So leaving from
 //! the middle (a timeout, a closed connection) costs as little as leaving from the head. Queues are found by lock key,
@@ -41,11 +41,11 @@ pub struct Request {
     pub owner_is_minted: bool,
     /// The lease to grant, counted from the grant.
     pub lease_ms: u64,
-    /// When it came.
+    /// When the request arrived.
     pub since: Moment,
-    /// Until when it waits; `None`: without limit.
+    /// When the wait times out; `None` if without limit.
     pub until: Option<Moment>,
-    /// The connection that waits. `None`: a reservation that its owner asks after now and then (QUEUE).
+    /// The connection that waits; `None` for a reservation, which its owner polls (QUEUE).
     pub client: Option<ClientId>,
     /// The mode in which to hold the lock.
     pub mode: Mode,
@@ -56,7 +56,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns true if it can be granted only when the whole lock is free, and a connection waits for it.
+    /// Returns true if the request can be granted only when the whole lock is free, and a connection waits for it.
     const fn waits_for_all(&self) -> bool {
         matches!(self.mode, Mode::Exclusive) && self.client.is_some()
     }
@@ -65,11 +65,11 @@ impl Request {
 /// A request in the queue.
 #[derive(Debug)]
 pub struct Waiter {
-    /// The queue that it is in.
+    /// Its queue.
     pub queue: QueueId,
     /// The request.
     pub request: Request,
-    /// The request for several locks that it is a part of.
+    /// The request for several locks that it belongs to.
     pub multi: Option<MultiId>,
     ahead: Option<WaiterId>,
     behind: Option<WaiterId>,
@@ -84,9 +84,9 @@ pub struct Waiter {
 /// A request for several locks at once: it is in the queue of each.
 #[derive(Debug)]
 pub struct Multi {
-    /// Its entry in each queue. The first entry represents the request: it is known to the outside, and times out.
+    /// Its entry in each queue. The first entry represents the request: its number is used outside, and it times out.
     pub entries: Vec<WaiterId>,
-    /// The queue that it was found to wait for. Nothing that happens elsewhere helps it.
+    /// The queue that blocks it. Nothing that happens elsewhere helps it.
     pub held_up_in: Option<QueueId>,
     /// True if the pump was asked to examine it.
     pub is_noted: bool,
@@ -101,21 +101,22 @@ impl Timed for Waiter {
 /// The queue of one lock key.
 #[derive(Debug)]
 pub struct Queue {
-    /// Which lock key.
+    /// The lock key.
     pub lock_key: LockKeyBuf,
     /// True if the pump was asked to examine it.
     pub is_noted: bool,
-    /// How many wait.
+    /// The number of waiters.
     pub len: usize,
     /// The mode that they request; all agree on its kind.
     pub mode: Mode,
     /// The lock that they wait for, as of the last look; stale once it is removed.
     pub lock: Option<LockId>,
-    /// The number of them that request other locks too.
+    /// The number of waiters that request other locks too.
     pub multis: usize,
     /// The time at which to recheck whether the lock is free, when no event will report it.
     recheck_at: Option<Moment>,
-    /// A lock that came to this key other than by a grant, since anything was decided here. It ends all waits here.
+    /// A lock that came to this key other than by a grant, since the last decision at this key. It ends all waits
+    /// here.
     pub arrived: Option<LockId>,
     /// True if every request here is for this lock alone, as a whole, and a connection waits for it.
     all_wait_for_all: bool,
@@ -131,7 +132,7 @@ pub struct Queues {
     queues: Arena<Queue>,
     waiters: Arena<Waiter>,
     by_key: ByHash<QueueId>,
-    /// The queue that was asked for last.
+    /// The queue that was looked up last.
     asked_for: Cell<Option<QueueId>>,
     by_owner: ByHash<WaiterId>,
     /// One request of each owner, which links to the owner's others.
@@ -148,7 +149,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// The number of waiting requests, over all keys.
+    /// Returns the number of waiting requests, over all keys.
     #[must_use]
     pub const fn waiters(&self) -> usize {
         self.waiters.len()
@@ -161,14 +162,14 @@ impl Queues {
         self.binding > 0
     }
 
-    /// The queue at this key.
+    /// Returns the queue at this key.
     #[must_use]
     pub fn at(&self, lock_key: LockKey<'_>) -> Option<QueueId> {
         if self.by_key.is_empty() {
             return None;
         }
         let is_at = |id| self.queues.get(id).is_some_and(|queue| queue.lock_key.as_key() == lock_key);
-        // A hand-over asks seven times.
+        // Passing a lock to its next owner looks the queue up seven times.
         let asked_for = self.asked_for.get().filter(|&id| is_at(id));
         asked_for.or_else(|| {
             let found = self.by_key.find(self.hasher.hash_one(lock_key), is_at);
@@ -177,18 +178,18 @@ impl Queues {
         })
     }
 
-    /// The queue with this number.
+    /// Returns the queue with this number.
     #[must_use]
     pub fn queue(&self, queue: QueueId) -> Option<&Queue> {
         self.queues.get(queue)
     }
 
-    /// The queue with this number, to mark it.
+    /// Returns the queue with this number, to mark it.
     pub fn queue_mut(&mut self, queue: QueueId) -> Option<&mut Queue> {
         self.queues.get_mut(queue)
     }
 
-    /// No queues, in the place of these. No number of theirs is given out again.
+    /// Returns an empty set of queues to replace this one. It issues none of these numbers again.
     #[must_use]
     pub fn successor(&self) -> Self {
         Self {
@@ -204,35 +205,35 @@ impl Queues {
         self.queues.first_from(place)
     }
 
-    /// All queues, in no particular order.
+    /// Returns all queues, in no particular order.
     pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
         self.queues.iter()
     }
 
-    /// All queues, to mark them, in no particular order.
+    /// Returns all queues, to mark them, in no particular order.
     pub fn queues_mut(&mut self) -> impl Iterator<Item = (QueueId, &mut Queue)> {
         self.queues.iter_mut()
     }
 
-    /// The waiter with this number.
+    /// Returns the waiter with this number.
     #[must_use]
     pub fn waiter(&self, waiter: WaiterId) -> Option<&Waiter> {
         self.waiters.get(waiter)
     }
 
-    /// The next one in this queue.
+    /// Returns the first waiter of this queue.
     #[must_use]
     pub fn head(&self, queue: QueueId) -> Option<WaiterId> {
         self.queues.get(queue)?.head
     }
 
-    /// The next timeout.
+    /// Returns the next timeout.
     #[must_use]
     pub fn first_timeout(&self) -> Option<(Moment, WaiterId)> {
         self.timeouts.first()
     }
 
-    /// This owner's request in this queue.
+    /// Returns this owner's request in this queue.
     #[must_use]
     pub fn of_owner(&self, queue: QueueId, owner: &[u8]) -> Option<WaiterId> {
         let hash = self.hash(queue, owner);
@@ -247,25 +248,25 @@ impl Queues {
         self.hasher.hash_one((queue, owner))
     }
 
-    /// The request for several locks with this number.
+    /// Returns the request for several locks with this number.
     #[must_use]
     pub fn multi(&self, multi: MultiId) -> Option<&Multi> {
         self.multis.get(multi)
     }
 
-    /// The request for several locks with this number, to note the lock that blocks it.
+    /// Returns the request for several locks with this number, to note the lock that blocks it.
     pub fn multi_mut(&mut self, multi: MultiId) -> Option<&mut Multi> {
         self.multis.get_mut(multi)
     }
 
-    /// The first entry of the request that this entry is of, which may be for several locks.
+    /// Returns the first entry of the request that this entry belongs to, which may be for several locks.
     #[must_use]
     pub fn first_entry(&self, waiter: WaiterId) -> WaiterId {
         let multi = self.waiters.get(waiter).and_then(|waiter| self.multis.get(waiter.multi?));
         multi.and_then(|multi| multi.entries.first().copied()).unwrap_or(waiter)
     }
 
-    /// All entries of a request, which may be for several locks, by the first of them.
+    /// Returns all entries of a request, which may be for several locks, by the first of them.
     pub fn entries(&self, first_entry: WaiterId) -> impl Iterator<Item = WaiterId> {
         let waiter = self.waiters.get(first_entry);
         let multi = waiter.and_then(|waiter| self.multis.get(waiter.multi?));
@@ -273,13 +274,13 @@ impl Queues {
         multi.into_iter().flat_map(|multi| multi.entries.iter().copied()).chain(single)
     }
 
-    /// The request after this one.
+    /// Returns the request after this one.
     #[must_use]
     pub fn behind(&self, waiter: WaiterId) -> Option<WaiterId> {
         self.waiters.get(waiter)?.behind
     }
 
-    /// The request ahead of this one.
+    /// Returns the request ahead of this one.
     #[must_use]
     pub fn ahead(&self, waiter: WaiterId) -> Option<WaiterId> {
         self.waiters.get(waiter)?.ahead
@@ -299,7 +300,7 @@ impl Queues {
         !self.left.is_empty()
     }
 
-    /// A queue that a waiter left, which may unblock others.
+    /// Takes a queue that a waiter left, which may unblock others.
     pub fn next_left(&mut self) -> Option<QueueId> {
         self.left.pop()
     }
@@ -337,13 +338,14 @@ impl Queues {
         id
     }
 
-    /// Lets a newer request of the same owner take over the queue entry of `old`, which is returned.
+    /// Replaces the request `old`, which is returned, by a newer one of the same owner, at the same position in the
+    /// queue.
     pub fn replace_waiter(&mut self, old: WaiterId, request: Request) -> Option<(Waiter, WaiterId)> {
         let (queue, ahead, multi) = self.waiters.get(old).map(|w| (w.queue, w.ahead, w.multi))?;
         if multi.is_some() {
             return None;
         }
-        // First in, then out: the queue must not become empty in between.
+        // Inserts before it removes: the queue must not become empty in between.
         let new = self.insert(queue, request, None, ahead, Some(old));
         self.enter_rank(new, Some(old));
         Some((self.take_out(old)?, new))
@@ -388,7 +390,7 @@ impl Queues {
         id
     }
 
-    /// Makes two neighbours know each other; `None` is the end of the queue on that side.
+    /// Links two neighbors; `None` is the end of the queue on that side.
     fn link(&mut self, queue: QueueId, ahead: Option<WaiterId>, behind: Option<WaiterId>) {
         match ahead.and_then(|id| self.waiters.get_mut(id)) {
             Some(waiter) => waiter.behind = behind,
@@ -408,8 +410,8 @@ impl Queues {
         }
     }
 
-    /// Removes a request from its queue, at any position. It takes one for several locks out of all its queues, and
-    /// returns the waiter that stood for all of them.
+    /// Removes a request from its queue, at any position. A request for several locks leaves all its queues, and the
+    /// waiter that represents it is returned.
     pub fn leave(&mut self, id: WaiterId) -> Option<Waiter> {
         let Some(multi) = self.waiters.get(id)?.multi else {
             return self.take_out(id);
@@ -437,8 +439,8 @@ impl Queues {
         let is_empty = self.queues.get_mut(waiter.queue).is_some_and(|queue| {
             queue.len -= 1;
             queue.multis -= usize::from(waiter.multi.is_some());
-            // If all requests are for the whole lock, one of them is granted when a hold ends. Thousands are let into
-            // one lock in one step.
+            // If all requests are for the whole lock, one of them is granted when a hold ends. Thousands may be granted
+            // one lock in one step, so the same queue is not noted twice in a row.
             if queue.len > 0 && !queue.all_wait_for_all && self.left.last() != Some(&waiter.queue) {
                 self.left.push(waiter.queue);
             }

@@ -5,21 +5,21 @@ use hdrhistogram::Histogram;
 /// Counts of events since the module was loaded, and durations of waits and holds.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Holds started by a decision of this server, and those that continue as another kind or under a new token.
+    /// Holds that a decision of this server started, and those that continue as another kind or under a new token.
     pub grants: u64,
-    /// The number of these grants that a request waited for.
+    /// The grants among them for which a request waited.
     pub contended_grants: u64,
     /// Holds released by their owner, also for a new grant to the same, or revoked before the grant was delivered.
     pub releases: u64,
-    /// Holds whose lease ran out.
+    /// Holds whose lease expired.
     pub expirations: u64,
     /// Holds ended from outside: the key was deleted, overwritten, renamed.
     pub broken: u64,
-    /// Live holds that left with their slot.
+    /// Live holds that moved away with their slot.
     pub left: u64,
     /// Waits that ended at their timeout.
     pub timeouts: u64,
-    /// Waits that were refused because they would never have ended.
+    /// Waits that were refused because they would have closed a cycle.
     pub deadlocks: u64,
     /// Commands that did not run because their token was not live.
     pub fenced: u64,
@@ -41,13 +41,13 @@ pub const BUCKETS_MS: [u64; 14] =
 /// digits.
 #[derive(Clone, Debug)]
 pub struct Durations {
-    /// The number of durations of each of the first milliseconds: most are that short, and counting them here costs
-    /// next to nothing.
+    /// The number of durations of each of the first milliseconds. Most are that short, and counting them here costs
+    /// almost nothing.
     short: [u64; SHORT_MS],
     long: Option<Box<Long>>,
 }
 
-/// The durations that are not counted one by one.
+/// The durations that are not counted in `short`.
 #[derive(Clone, Debug)]
 struct Long {
     histogram: Histogram<u64>,
@@ -74,8 +74,8 @@ impl Durations {
 
     #[cold]
     fn add_long(&mut self, ms: u64) {
-        // Made at its first use: an idle module holds no table. Bounds that the library accepts
-        // cannot fail; without it the figure is merely missing.
+        // Created on first use, so that an idle module has no table. Creating it cannot fail with bounds that the
+        // library accepts; otherwise the figure is merely missing.
         if self.long.is_none() {
             let histogram = Histogram::new_with_bounds(1, super::types::LEASE_MS_MAX * 2, 2).ok();
             self.long = histogram
@@ -90,13 +90,13 @@ impl Durations {
         }
     }
 
-    /// The number of durations.
+    /// Returns the number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.short.iter().sum::<u64>() + self.long.as_ref().map_or(0, |long| long.histogram.len())
     }
 
-    /// The sum of all durations, in milliseconds.
+    /// Returns the sum of all durations, in milliseconds.
     #[must_use]
     pub fn sum_ms(&self) -> u64 {
         let short: u64 = (0..).zip(self.short).map(|(ms, count)| ms * count).sum();
@@ -116,7 +116,7 @@ impl Durations {
         counts
     }
 
-    /// The duration that this share (0.0 to 1.0) of all did not exceed, 0 if there were none.
+    /// Returns the duration that this share (0.0 to 1.0) of all did not exceed, 0 if there were none.
     #[must_use]
     pub fn quantile_ms(&self, share: f64) -> u64 {
         let long = self.long.as_ref().map(|long| &long.histogram);
@@ -133,7 +133,7 @@ impl Durations {
         long.map_or(0, |h| h.value_at_quantile(share).min(h.max()))
     }
 
-    /// The longest, 0 if there were none.
+    /// Returns the longest duration, 0 if there were none.
     #[must_use]
     pub fn max_ms(&self) -> u64 {
         let short = self.short.iter().rposition(|&count| count > 0).unwrap_or(0) as u64;

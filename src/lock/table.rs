@@ -1,8 +1,7 @@
 //! The locks of one server.
 //!
-//! The table is the unit of the core, and not the single lock, because owners, deadlines and tokens
-//! span locks. Its steps are spread over files by their callers, whose calls of each other's methods make
-//! no circle:
+//! The core's unit is the table rather than the single lock, because owners, deadlines and tokens span locks. Its
+//! steps are spread over files by their callers, and the calls between the files form no cycle:
 //!
 //! * [`acquire`], [`release`]: requests of clients, on a primary; [`macquire`]: requests for several locks.
 //! * [`waits`]: joins queues, and answers the waiters that leave them.

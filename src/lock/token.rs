@@ -1,28 +1,28 @@
 //! The clock of tokens (G4).
 //!
-//! A hybrid logical clock (Kulkarni et al., "Logical Physical Clocks", 2014) reduced to one number:
-//! it follows the wall clock in microseconds and never goes back. It has two hands:
+//! A hybrid logical clock (Kulkarni et al., "Logical Physical Clocks", 2014) reduced to one number: it follows the
+//! wall clock in microseconds and never goes back. It has two hands:
 //!
 //! * `last`: the newest token that this server knows of. Never lowered, by anything.
 //! * `replicated`: the newest token that readers of the replication stream and the append-only file can compute for
 //!   themselves: the last one of the stream, counted on from there.
 //!
-//! While the two agree, a grant can travel as the client's own request: the reader mints `replicated + 1`, which is
-//! the same token. They may differ after one of these: the clock jumped to wall time, a RESTORE brought a higher
-//! token, a new append-only file was begun. They may also differ where this server was fed by a stream that lags the
-//! tokens that it had seen. Or a grant failed after its token was minted. Then the next grant travels as a record that
-//! names its token, and that brings them together again. So the decision is local, and a reader never guesses.
+//! While the two agree, a grant can be replicated as the client's own request: the reader mints `replicated + 1`,
+//! which is the same token. They may differ after one of these: the clock jumped to wall time, a RESTORE brought a
+//! higher token, a new append-only file was begun. They may also differ where the stream that this server applied
+//! lags the tokens that it had seen, or where a grant failed after its token was minted. Then the record of the next
+//! grant names its token, and the two agree again. So the decision is local, and a reader never guesses.
 
 use super::types::{TOKEN_MAX, Token};
 
-/// The distance by which the wall clock may run ahead of the tokens before the clock jumps to it, in microseconds.
+/// The distance by which the wall clock may lead the tokens before the clock jumps to it, in microseconds.
 ///
-/// A jump costs a longer record. Ten milliseconds keep the tokens of an idle server equal to wall
-/// time and make jumps rare on a busy one. Lagging is harmless: only a lead could outlive a failover.
+/// A jump costs a longer record. Ten milliseconds keep the tokens of an idle server equal to wall time and make jumps
+/// rare on a busy one. Lagging is harmless: only a lead could outlive a failover.
 pub const JUMP_US: u64 = 10_000;
 
-/// The latest wall clock that is believed, in the year 2219. From there on 36 years of tokens are left. A later one is
-/// wrong: a token from it could leave none for others.
+/// The latest wall clock that is trusted, in the year 2219. It leaves 36 years of tokens. A later clock is wrong, and
+/// a token from it could leave none for others.
 const WALL_US_MAX: u64 = TOKEN_MAX - (1 << 50);
 
 /// The way in which a minted token reaches replicas and files.
@@ -39,39 +39,39 @@ pub enum Travel {
 pub struct TokenClock {
     last: u64,
     replicated: u64,
-    /// Some reader starts from nothing (a new append-only file): the next grant must name its token.
+    /// True if some reader starts from nothing (a new append-only file): the next grant must name its token.
     must_be_explicit: bool,
-    /// True if it never lags behind wall time.
+    /// True if the clock never lags behind wall time.
     is_close: bool,
 }
 
 impl TokenClock {
-    /// Stops it from lagging the wall clock from now on. If locks move between servers, this server must never issue a
-    /// token that another one has issued. It may not know of that token, because its lock was free again when it
-    /// moved.
+    /// Never lags the wall clock from now on. If locks move between servers, this server must never issue a token
+    /// that another one has issued. It may not know of that token, if the lock was already free when its slot moved.
     pub const fn follow_closely(&mut self) {
         self.is_close = true;
     }
 
-    /// The newest token known, 0 if there was none.
+    /// Returns the newest known token, 0 if there was none.
     #[must_use]
     pub const fn last_token(&self) -> u64 {
         self.last
     }
 
-    /// The token from which readers of the stream count.
+    /// Returns the token from which readers of the stream count.
     #[must_use]
     pub const fn replicated_token(&self) -> u64 {
         self.replicated
     }
 
-    /// Microseconds by which tokens are ahead of the wall clock.
+    /// Returns the microseconds by which tokens lead the wall clock.
     #[must_use]
     pub const fn lead_us(&self, wall_us: u64) -> u64 {
         self.last.saturating_sub(wall_us)
     }
 
-    /// The highest token that is taken from outside (RESTORE, RAISE): so far ahead of the wall clock, or known already.
+    /// Returns the highest token that is accepted from outside (RESTORE, RAISE): this far ahead of the wall clock, or
+    /// known already.
     #[must_use]
     pub const fn highest_from_outside(&self, wall_us: u64, lead_us_max: u64) -> u64 {
         let believed = if wall_us < WALL_US_MAX { wall_us } else { WALL_US_MAX };
@@ -80,7 +80,7 @@ impl TokenClock {
         if highest < TOKEN_MAX { highest } else { TOKEN_MAX }
     }
 
-    /// Mints the next token, or `None` when there is none below 2^53, after the year 2255.
+    /// Mints the next token. `None` if none is left below 2^53, after the year 2255.
     pub fn mint(&mut self, wall_us: u64) -> Option<(Token, Travel)> {
         let lag_us_max = if self.is_close { 1 } else { JUMP_US };
         let jump = wall_us >= self.last.saturating_add(lag_us_max) && wall_us <= WALL_US_MAX;
@@ -89,7 +89,7 @@ impl TokenClock {
         Some((token, self.travel(token, agree)))
     }
 
-    /// A reader of the stream counts one on: the token of a grant that travelled as it was asked.
+    /// Counts a token as a reader of the stream: that of a grant that was replicated as the client's request.
     pub fn count(&mut self) -> Option<(Token, Travel)> {
         let token = Token::new(self.replicated + 1)?;
         Some((token, self.travel(token, true)))
@@ -101,8 +101,8 @@ impl TokenClock {
         travel
     }
 
-    /// The stream named this token. A token older than the last one belongs to a hold that continues in another way:
-    /// readers do not count from there.
+    /// Takes a token that the stream names. A token older than the last one belongs to a hold that continues in
+    /// another way: readers do not count from it.
     pub fn hear(&mut self, token: Token) {
         if token.get() > self.replicated {
             self.replicated = token.get();
@@ -111,12 +111,12 @@ impl TokenClock {
         self.last = self.last.max(token.get());
     }
 
-    /// A token arrived that readers of the stream do not count from (RESTORE): never lower.
+    /// Takes a token that readers of the stream do not count from (RESTORE). Never lowers `last`.
     pub fn raise(&mut self, token: Token) {
         self.last = self.last.max(token.get());
     }
 
-    /// A new append-only file begins, whose readers know nothing yet.
+    /// Notes that a new append-only file begins, whose readers know no token yet.
     pub const fn begin_file(&mut self) {
         self.must_be_explicit = true;
     }
@@ -131,12 +131,12 @@ impl TokenClock {
         self.replicated = 0;
     }
 
-    /// A data set begins to load: its stream alone determines the token to count from.
+    /// Notes that a data set begins to load: only its stream determines the token to count from.
     pub const fn begin_load(&mut self) {
         self.replicated = 0;
     }
 
-    /// The head of a snapshot or of a file: how far its writer was. Never lowers `last`.
+    /// Takes the clock of the writer from the head of a snapshot or of a file. Never lowers `last`.
     pub fn adopt(&mut self, last: u64, replicated: u64) {
         self.last = self.last.max(last.min(TOKEN_MAX));
         self.replicated = replicated.min(TOKEN_MAX);
@@ -255,7 +255,7 @@ mod tests {
         mint(&mut clock, 5_000_000);
         clock.begin_load();
         assert_eq!((clock.last_token(), clock.replicated_token()), (5_000_000, 0));
-        // The token that was named last again: it is not older, nor newer.
+        // The token that was named last, again: it is neither older nor newer.
         clock.begin_file();
         clock.hear(Token::new(100).expect("valid"));
         clock.begin_file();

@@ -1,7 +1,7 @@
-//! Bounds that the tests of the core and of the engine lower.
+//! Bounds that are lower in the tests of the core and of the engine.
 //!
-//! Models and random lives are small, and get to a bound only if it is small as well. Tests have the smallest value of
-//! each, and random lives draw theirs (`tests/tuning.rs`). A server that ships pays nothing for them.
+//! Models and random lives are small, and reach a bound only if it is small as well. Tests use the smallest value of
+//! each, and random lives draw theirs (`tests/tuning.rs`). A shipped module pays nothing for that.
 
 use std::panic::Location;
 
@@ -10,12 +10,12 @@ pub(crate) use super::tests::tuning::{bound, count_max, few_max, is_search_spent
 #[cfg(not(test))]
 pub(crate) use usual::{bound, count_max, few_max, is_search_spent, served_max, unbound_max};
 
-/// A bound as a module ships it, and as small as it can be.
+/// A bound as shipped, and its smallest value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     shipped: usize,
     smallest: usize,
-    /// Where it stands: two bounds of the same values are drawn independently.
+    /// The line of its definition: two bounds of the same values are drawn independently.
     line: u32,
 }
 
@@ -25,19 +25,19 @@ impl Bound {
         Self { shipped, smallest, line: Location::caller().line() }
     }
 
-    /// The value that applies.
+    /// Returns the value in use.
     #[inline(always)]
     pub(crate) fn get(self) -> usize {
         bound(self.shipped, self.smallest, self.line)
     }
 
-    /// The value where it must be a constant: a layout, or the length of an array. Tests have the smallest one.
+    /// Returns the value as a constant, for a layout or the length of an array. Tests use the smallest one.
     pub(crate) const fn fixed(self) -> usize {
         if cfg!(test) { self.smallest } else { self.shipped }
     }
 }
 
-/// As they are in a module that is shipped.
+/// The bounds as shipped.
 #[cfg(not(test))]
 mod usual {
     pub(crate) const fn bound(shipped: usize, _smallest: usize, _line: u32) -> usize {

@@ -1,4 +1,4 @@
-//! The small words of the core: moments, leases, tokens, lock keys, owners.
+//! The basic types of the core: moments, leases, tokens, lock keys, owners.
 //!
 //! Each is a newtype with its limits, so that a count of milliseconds is never taken for one of
 //! microseconds and a token never for a time.
@@ -9,12 +9,12 @@ use std::fmt;
 /// Longest owner, in bytes (CONTRACT 1).
 pub const OWNER_BYTES_MAX: usize = 256;
 
-/// Largest token: it must survive a client that keeps numbers in a double (CONTRACT 1: below 2^53).
+/// Largest token: it must survive a client that stores numbers in a double (CONTRACT 1: below 2^53).
 pub const TOKEN_MAX: u64 = (1 << 53) - 1;
 
 /// Longest lease that any setting can allow, in milliseconds (CONTRACT 7: max-lease, a day).
 ///
-/// Records and files are held to it too: a hold that cannot have been granted is rejected.
+/// It also bounds records and files: a hold that no server can have granted is rejected.
 pub const LEASE_MS_MAX: u64 = 86_400_000;
 
 /// A moment on the machine's boot-time clock, in microseconds (G2: no wall clock decides a lease).
@@ -25,19 +25,19 @@ pub const LEASE_MS_MAX: u64 = 86_400_000;
 pub struct Moment(pub u64);
 
 impl Moment {
-    /// The moment `ms` milliseconds later.
+    /// Returns the moment `ms` milliseconds later.
     #[must_use]
     pub const fn plus_ms(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms.saturating_mul(1000)))
     }
 
-    /// Milliseconds from `self` to `later`, rounded up; 0 if `later` has passed.
+    /// Returns the milliseconds from `self` to `later`, rounded up; 0 if `later` has passed.
     #[must_use]
     pub const fn ms_until(self, later: Self) -> u64 {
         later.0.saturating_sub(self.0).div_ceil(1000)
     }
 
-    /// Whole milliseconds from `earlier` to `self`.
+    /// Returns the whole milliseconds from `earlier` to `self`.
     #[must_use]
     pub const fn ms_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0) / 1000
@@ -58,13 +58,13 @@ pub struct Now {
 pub struct Token(u64);
 
 impl Token {
-    /// The token with this number, if a token can have it.
+    /// Returns the token with this number, if that is a valid token.
     #[must_use]
     pub const fn new(number: u64) -> Option<Self> {
         if number >= 1 && number <= TOKEN_MAX { Some(Self(number)) } else { None }
     }
 
-    /// The number that clients see.
+    /// Returns the number that clients see.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -77,21 +77,21 @@ impl fmt::Display for Token {
     }
 }
 
-/// The mode of a hold (CONTRACT 2). All who hold or wait for a lock agree on its kind: exclusive and shared are one,
-/// each limit is one of its own.
+/// The mode of a hold (CONTRACT 2). All holders and waiters of a lock agree on its kind: exclusive and shared are one
+/// kind, each limit is one of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Mode {
-    /// By one.
+    /// Held by one owner.
     #[default]
     Exclusive,
     /// Held by any number, as long as it is not held exclusively.
     Shared,
-    /// By this many at most, 1 to [`LIMIT_MAX`]: a semaphore.
+    /// Held by at most this many owners, 1 to [`LIMIT_MAX`]: a semaphore.
     Limit(u32),
 }
 
 impl Mode {
-    /// Returns whether a lock can be requested in both modes at the same time.
+    /// Returns true if a lock can be requested in both modes at the same time.
     #[must_use]
     pub const fn agrees_with(self, other: Self) -> bool {
         match (self, other) {
@@ -113,14 +113,14 @@ pub const COUNT_MAX: u32 = 1_000_000_000;
 pub struct Binding {
     /// When the connection closes, the lease is cut to at most this.
     pub ephemeral_ms: Option<u64>,
-    /// While the connection is open, the lease does not run.
+    /// While the connection is open, the lease is paused.
     pub is_keepalive: bool,
-    /// It runs all the same, because the connection has closed and the owner has not come back.
+    /// The lease runs all the same, because the connection has closed and the owner has not reconnected.
     pub is_running: bool,
 }
 
 impl Binding {
-    /// No binding: the lease is all there is.
+    /// No binding: only the lease limits the hold.
     pub const NONE: Self = Self { ephemeral_ms: None, is_keepalive: false, is_running: false };
 
     /// Returns true if the lease is paused.
@@ -136,14 +136,14 @@ impl Binding {
     }
 }
 
-/// A connection, by the server's number for it. It never says which owner holds: the owner does.
+/// A connection, by the server's number for it. It does not identify a holder: the owner does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct ClientId(pub u64);
 
-/// Longest owner that is kept without an allocation: the text of a UUID is not longer.
+/// Longest owner that is stored without an allocation: the text of a UUID fits.
 const OWNER_INLINE: usize = Bound::of(40, 2).fixed();
 
-/// An owner that is kept for itself.
+/// An owned copy of an owner.
 pub type OwnerBuf = smallvec::SmallVec<[u8; OWNER_INLINE]>;
 
 /// The database and key of a lock. Borrowed.
@@ -156,7 +156,7 @@ pub struct LockKey<'a> {
 }
 
 impl LockKey<'_> {
-    /// A copy that may be kept.
+    /// Returns an owned copy.
     #[must_use]
     pub fn to_owned(self) -> LockKeyBuf {
         LockKeyBuf { db: self.db, name: self.name.into() }
@@ -173,7 +173,7 @@ pub struct LockKeyBuf {
 }
 
 impl LockKeyBuf {
-    /// This lock key, borrowed.
+    /// Returns this lock key, borrowed.
     #[must_use]
     pub fn as_key(&self) -> LockKey<'_> {
         LockKey { db: self.db, name: &self.name }
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_lease_is_never_shorter_than_asked() {
-        // G2: left is rounded up, elapsed is rounded down.
+        // G2: the remaining time is rounded up, the elapsed time is rounded down.
         let start = Moment(1_999);
         let end = start.plus_ms(30);
         assert_eq!(end, Moment(31_999));

@@ -60,9 +60,9 @@ const HOLDS_MAX: usize = 1_000_000;
 /// A block of one row is written without an allocation.
 type Block = SmallVec<[u8; 320]>;
 
-/// The lowest version that can express a lock that is held in this way, or a record of one of its holds.
+/// Returns the lowest version that can express a lock held in this mode, or a record of one of its holds.
 ///
-/// Tests build a module with the feature `next-format`, to which all but exclusive locks are new.
+/// The tests build a module with the feature `next-format`, in which every mode but exclusive needs version 2.
 #[must_use]
 pub const fn lowest_version(mode: Mode) -> u8 {
     if matches!(mode, Mode::Exclusive) { 1 } else { NEWEST_VERSION }
@@ -156,7 +156,7 @@ const BAD_OWNER: &str = "its owner is not 1 to 256 bytes long";
 const BAD_ORDER: &str = "its tokens are not in order";
 const REPEATED: &str = "an owner holds it twice";
 
-/// Reads a lock that was stored under `name`, or returns the reason why it cannot be one. `next` gives the next block,
+/// Reads a lock that was stored under `name`, or returns the reason why it is invalid. `next` returns the next block,
 /// `None` if there is none.
 pub fn read<B: Deref<Target = [u8]>>(
     name: &[u8],
@@ -168,8 +168,8 @@ pub fn read<B: Deref<Target = [u8]>>(
     let Some((mode, count)) = read_kind(&mut rows)? else {
         return if is_last && rows.is_empty() { Ok(None) } else { Err(TRAILING) };
     };
-    // Grows with the bytes that are really read, never with the claimed length. Holds under another name are read and
-    // not kept.
+    // The memory grows with the bytes that are really read, never with the claimed length. Holds under another name
+    // are read and discarded.
     let room = if is_same_name { count.min(rows.len() / ROW_BYTES_MIN) } else { 0 };
     let (mut holds, mut number, mut newest) = (Vec::with_capacity(room), 0, None);
     loop {
@@ -207,7 +207,7 @@ pub fn read<B: Deref<Target = [u8]>>(
     Ok(is_same_name.then_some(SavedLock { mode, holds }))
 }
 
-/// The version of a block, whether it is the last, and its content.
+/// Returns the version of a block, whether it is the last one, and its content.
 fn open(block: &[u8]) -> Result<(u8, bool, &[u8]), &'static str> {
     if block.len() > BLOCK_BYTES_MAX {
         return Err(TOO_LONG);
@@ -223,7 +223,7 @@ fn open(block: &[u8]) -> Result<(u8, bool, &[u8]), &'static str> {
     Ok((version, flags == IS_LAST, rest))
 }
 
-/// Reads how the lock is held, and the number of its holders; `None` for an empty lock.
+/// Reads the mode of the lock and the number of its holders; `None` for an empty lock.
 fn read_kind(rest: &mut &[u8]) -> Result<Option<(Mode, usize)>, &'static str> {
     let [kind] = take(rest)?;
     let (mode, most) = match kind {
@@ -276,7 +276,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], &'static str> {
     Ok(*first)
 }
 
-/// Returns whether no owner holds twice.
+/// Returns true if no owner holds twice.
 fn are_distinct(holds: &[SavedHold]) -> bool {
     if holds.len() < 2 {
         return true;
@@ -349,7 +349,7 @@ mod tests {
         }
     }
 
-    /// All but the version and the flags of the blocks.
+    /// Returns all but the version and the flags of the blocks.
     fn body(blocks: &[Vec<u8>]) -> Vec<u8> {
         blocks.iter().flat_map(|block| &block[2..]).copied().collect()
     }

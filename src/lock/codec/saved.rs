@@ -2,27 +2,27 @@
 
 use crate::lock::types::{Binding, Mode, OwnerBuf, Token};
 
-/// A hold on its way between servers: its lease is the time that remained.
+/// A hold in transit between servers: its lease is the time that remained.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SavedHold {
-    /// The owner that holds.
+    /// The owner.
     pub owner: OwnerBuf,
     /// The fencing token.
     pub token: Token,
     /// The remaining lease.
     pub left_ms: u64,
-    /// The number of releases that it takes.
+    /// The number of releases that end it.
     pub count: u32,
     /// Its binding to its connection.
     pub binding: Binding,
 }
 
-/// A lock on its way between servers.
+/// A lock in transit between servers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SavedLock {
-    /// The kind of hold.
+    /// The mode of its holds.
     pub mode: Mode,
-    /// By whom, in the order of their tokens; never empty.
+    /// Its holds, in the order of their tokens; never empty.
     pub holds: Vec<SavedHold>,
 }
 
@@ -37,8 +37,8 @@ pub enum Digested<'a> {
 
 /// Adds a lock to a digest; `None` for a lock without a hold.
 ///
-/// The lease is left out: it is the same on two servers only within their age. A lock that the first version
-/// could express keeps the digest that the first version gave it.
+/// The lease is left out, because it differs between servers by the age of their copies. A lock that the first
+/// version could express keeps the digest that the first version gave it.
 pub fn digest<'a>(lock: Option<&'a SavedLock>, mut add: impl FnMut(Digested<'a>)) {
     use Digested::{Bytes, Number};
     let Some(SavedLock { mode, holds }) = lock else {

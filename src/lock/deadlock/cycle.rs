@@ -1,12 +1,13 @@
-//! The cycle that a search has found, reported to the request that would close it.
+//! Reports the cycle that a search has found to the request that would close it.
 
 use std::collections::VecDeque;
 
 use super::{Blocker, Edge, Graph, Link, count};
 
 impl Graph<'_> {
-    /// The shortest way, of those that the search has seen, from a wait that cannot end to itself. If there is none, the
-    /// way to a cycle that it waits for: one that a grant has closed, to an owner who waited on several connections.
+    /// Returns the shortest path, of those that the search has seen, from a wait that cannot end back to itself. If
+    /// there is none, returns the path to a cycle that it waits for. A grant can close such a cycle, for an owner
+    /// that waited on several connections.
     pub(super) fn cycle(&self, start: usize) -> Vec<Link> {
         let mut came_by: Vec<Option<(usize, Edge)>> = vec![None; self.requests.len()];
         // All requests of an owner are reached together.
@@ -44,7 +45,7 @@ impl Graph<'_> {
         cycle
     }
 
-    /// Follows the waits that cannot end, from one to the next, until one comes again.
+    /// Follows the waits that cannot end, from one to the next, until one repeats.
     fn any_cycle(&self, start: usize) -> Vec<Link> {
         let (mut path, mut request): (Vec<Edge>, usize) = (Vec::new(), start);
         let mut place_of: Vec<Option<usize>> = vec![None; self.requests.len()];
@@ -68,7 +69,7 @@ impl Graph<'_> {
         &self.requests_of_owners[self.owners[owner].requests.clone()]
     }
 
-    /// The edges that show why this request waits.
+    /// Returns the edges that show why this request waits.
     fn edges(&self, request: usize) -> impl Iterator<Item = Edge> {
         let conditions = self.conditions[self.requests[request].conditions.clone()].iter();
         let unmet = conditions.filter(|condition| condition.unmet > 0);

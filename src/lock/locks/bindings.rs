@@ -1,4 +1,4 @@
-//! Holds with more to say than a record has room for, a count or a binding: see [`super::hold_ext`].
+//! Holds with data that a record has no room for, a count or a binding: see [`super::hold_ext`].
 
 use super::hold_ext::{BoundHolds, HoldExt};
 use super::id::LockId;
@@ -8,7 +8,7 @@ use super::store::{Locks, tick};
 use crate::lock::types::{Binding, ClientId, Moment};
 
 impl Locks {
-    /// Sets the number of releases that a hold takes from now on.
+    /// Sets the number of releases that end a hold.
     pub fn set_count(&mut self, id: LockId, count: u32) {
         if self.hold(id).is_some_and(|hold| hold.count() != count) {
             self.change_ext(id, |ext| ext.count = count);
@@ -38,7 +38,7 @@ impl Locks {
         }
     }
 
-    /// Returns true if a hold has data that does not fit its record.
+    /// Returns true if a hold has data outside its record.
     #[inline(always)]
     #[must_use]
     pub fn has_ext(&self, id: LockId) -> bool {
@@ -69,7 +69,7 @@ impl Locks {
         }
     }
 
-    /// Renews a hold that may be kept alive. `false`: its lease runs.
+    /// Renews a hold whose lease may be paused. Returns false if the lease runs.
     #[cold]
     pub(super) fn extend_paused(&mut self, id: LockId, lease_ms: u64) -> bool {
         if !self.is_paused(id) {
@@ -79,8 +79,8 @@ impl Locks {
         true
     }
 
-    /// Binds a hold like this, to this connection; to the same as before if none is named. Returns whether its
-    /// lease is paused from now on, with the remaining time: readers must receive that time.
+    /// Sets the binding of a hold, to this connection or, if none is named, to the one that it had. Returns true if
+    /// the lease is paused from now on: then readers must receive the remaining time.
     pub fn rebind(&mut self, id: LockId, now: Moment, binding: Binding, client: Option<ClientId>) -> bool {
         self.put_on_wheel(id);
         let Some((was, left_ms)) = self.hold(id).map(|hold| (hold.binding(), hold.left_ms(now))) else {
@@ -89,7 +89,7 @@ impl Locks {
         if was.is_none() && binding.is_none() {
             return false;
         }
-        // Without a connection its lease keeps the state that it had.
+        // Without a connection, the lease keeps running or stays paused.
         let is_running = binding.is_keepalive && was.is_running && client.is_none();
         let binding = Binding { is_running, ..binding };
         self.change_ext(id, |ext| {
@@ -105,19 +105,20 @@ impl Locks {
         !was.is_paused() && binding.is_paused()
     }
 
-    /// A connection has closed. Returns the holds that are bound to it, each for [`Self::unbind`].
+    /// Removes and returns the holds that are bound to a closed connection, each for [`Self::unbind`].
     pub fn take_bound_to(&mut self, client: ClientId) -> BoundHolds {
         self.hold_exts.take_bound_to(client).into_iter()
     }
 
-    /// The connection that this hold is bound to, while it is open.
+    /// Returns the connection that this hold is bound to, while it is open.
     #[must_use]
     pub fn connection_of(&self, id: LockId) -> Option<ClientId> {
         if self.has_ext(id) { self.hold_exts.bound_to(id.index()) } else { None }
     }
 
-    /// A connection has closed at this moment: the lease of a hold that is bound to it runs from there, and is cut
-    /// where that was asked for. Returns whether the hold is still there, and bound to that connection.
+    /// Handles the close of a connection, at this moment, for a hold that is bound to it. The lease runs from that
+    /// moment, and is cut if the owner asked for that. Returns true if the hold still exists and is bound to that
+    /// connection.
     pub fn unbind(&mut self, id: LockId, client: ClientId, closed_at: Moment) -> bool {
         #[cfg(test)]
         crate::lock::tests::visits::count(1);
@@ -134,14 +135,14 @@ impl Locks {
         self.hold_exts.has_orphaned()
     }
 
-    /// The holds that are orphaned, by their records from this one on.
+    /// Returns the orphaned holds, by their records from this one on.
     pub fn orphaned(&self, from: u32) -> impl Iterator<Item = LockId> {
         let orphaned = self.hold_exts.orphaned(from);
         orphaned.filter_map(|index| Some(self.id(index, self.records.head(index)?.0.generation())))
     }
 
-    /// Takes all connections for those of another life from here on, also the closed ones that the holds in `closed`
-    /// were bound to. [`Self::sort_unbound`] finds out which holds are orphaned now.
+    /// Forgets all connections, because they belong to an earlier life of the server. This includes the closed ones
+    /// that the holds in `closed` were bound to. [`Self::sort_unbound`] finds out which holds are orphaned.
     pub fn forget_connections(&mut self, closed: impl Iterator<Item = BoundHolds>) {
         self.hold_exts.forget_connections(closed);
     }
@@ -152,27 +153,27 @@ impl Locks {
         self.hold_exts.has_unbound()
     }
 
-    /// Finds out whether the next `count_max` unbound holds are orphaned.
+    /// Classifies the next `count_max` unbound holds as orphaned or not.
     pub fn sort_unbound(&mut self, count_max: usize) {
         for _ in 0..count_max {
             self.hold_exts.sort_one();
         }
     }
 
-    /// Lets the leases run that connections of another life kept alive, from this moment on and at their full length.
-    /// Each is seen to run at once; [`Self::next_running`] puts them on the wheel, one by one. `false`: some have to
-    /// wait for those that were let run before.
+    /// Starts the leases that connections of an earlier life paused, from this moment on and at their full length.
+    /// All of them run at once; [`Self::next_running`] puts them on the wheel, one by one. Returns false if some have
+    /// to wait for those that were started before.
     pub fn let_orphaned_run(&mut self, at: Moment) -> bool {
         self.hold_exts.let_run(at)
     }
 
-    /// Returns true if such a lease may not be on the wheel yet.
+    /// Returns true if a lease of that kind may not be on the wheel yet.
     #[must_use]
     pub const fn has_running(&self) -> bool {
         self.hold_exts.has_running()
     }
 
-    /// Puts the lease of one of these holds on the wheel. Returns the hold, if it is there and its lease runs.
+    /// Puts the lease of one of these holds on the wheel. Returns the hold, if it still exists and its lease runs.
     pub fn next_running(&mut self) -> Option<LockId> {
         let index = self.hold_exts.next_running()?;
         let id = self.id(index, self.records.head(index)?.0.generation());
@@ -180,7 +181,7 @@ impl Locks {
         self.hold(id).is_some_and(|hold| hold.binding().is_running).then_some(id)
     }
 
-    /// Puts the lease of this hold on the wheel, if it runs and is not there yet.
+    /// Puts the lease of this hold on the wheel, if it runs and is not on it yet.
     pub(super) fn put_on_wheel(&mut self, id: LockId) {
         if self.hold_exts.has_running()
             && self.hold(id).is_some()
@@ -191,7 +192,7 @@ impl Locks {
         }
     }
 
-    /// Lets the lease of this hold run from here, at its full length: no connection keeps it alive.
+    /// Starts the lease of this hold now, at its full length: no connection pauses it any more.
     pub fn let_run(&mut self, id: LockId, now: Moment) {
         self.run_from(id, now, false);
     }
@@ -220,7 +221,7 @@ impl Locks {
         self.hold_exts.has_bindings()
     }
 
-    /// The lease ends at this moment, to the microsecond.
+    /// Sets the end of the lease, to the microsecond.
     pub(super) fn set_until(&mut self, id: LockId, now: Moment, until_us: u64) {
         if self.is_paused(id) {
             return;

@@ -1,4 +1,4 @@
-//! Whether all that is kept of locks agrees.
+//! Checks that all data about locks is consistent, for the tests.
 
 use std::collections::BTreeSet;
 

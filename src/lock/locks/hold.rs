@@ -11,12 +11,12 @@ use super::record::{self, Flag, Head, Name, Owner, SPILLED};
 use super::store::{Locks, Spilled};
 use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Moment, Token};
 
-/// An owner as it was given. For a UUID, a record stores only the 16 bytes.
+/// An owner as the client sent it. For a UUID, a record stores only the 16 bytes.
 #[derive(Clone, Debug)]
 pub enum OwnerText<'a> {
     /// The text of a UUID.
     Uuid([u8; name_codec::UUID_TEXT]),
-    /// Any other owner, where it lies.
+    /// Any other owner, borrowed from the record.
     Plain(&'a [u8]),
 }
 
@@ -49,7 +49,7 @@ pub struct Lock<'a> {
 }
 
 impl<'a> Lock<'a> {
-    /// Its hold; `None` for an empty lock, which counts as free (CONTRACT 5).
+    /// Returns its hold; `None` for an empty lock, which counts as free (CONTRACT 5).
     #[inline]
     #[must_use]
     pub fn hold(self) -> Option<Hold<'a>> {
@@ -77,20 +77,20 @@ impl<'a> Lock<'a> {
         self.name()?.lock_key(&self.locks.prefixes)
     }
 
-    /// Returns whether its key is that one.
+    /// Returns true if its key is that one.
     #[must_use]
     pub fn is_at(self, lock_key: LockKey<'_>) -> bool {
         self.name().is_some_and(|name| name.is(&self.locks.prefixes, lock_key))
     }
 
-    /// The database of its key.
+    /// Returns the database of its key.
     #[must_use]
     pub fn db(self) -> Option<u32> {
         self.name()?.db(&self.locks.prefixes)
     }
 }
 
-/// A view of one owner's possession of one lock (CONTRACT 1).
+/// A view of one owner's hold on one lock (CONTRACT 1).
 #[derive(Clone, Copy)]
 pub struct Hold<'a> {
     lock: Lock<'a>,
@@ -98,21 +98,21 @@ pub struct Hold<'a> {
 }
 
 impl<'a> Hold<'a> {
-    /// The fencing token.
+    /// Returns the fencing token.
     #[must_use]
     pub const fn token(self) -> Token {
         self.token
     }
 
-    /// Returns whether the lease has expired. The hold has ended, even if its record is still there.
+    /// Returns true if the lease has expired. The hold has ended, even if its record still exists.
     #[inline]
     #[must_use]
     pub fn is_over(self, now: Moment) -> bool {
-        // A lease that was kept alive ends later than its record says.
+        // A lease that was paused ends later than its record says.
         self.lock.head.until_us() <= now.0 && self.until_us().is_some_and(|until| until <= now.0)
     }
 
-    /// When the lease ends; `None`: it does not run, because its connection keeps it alive.
+    /// Returns when the lease ends; `None` if its connection pauses it.
     fn until_us(self) -> Option<u64> {
         let Some(ext) = self.lock.ext().filter(|ext| ext.binding.is_paused()) else {
             return Some(self.lock.head.until_us());
@@ -124,7 +124,7 @@ impl<'a> Hold<'a> {
         self.lock.ext().map_or(0, |ext| ext.lease_ms)
     }
 
-    /// Returns whether a lease of this length, from now, would end later.
+    /// Returns true if a lease of this length, from now, would end later.
     #[must_use]
     pub fn ends_before(self, now: Moment, lease_ms: u64) -> bool {
         match self.until_us() {
@@ -133,19 +133,19 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// The remaining lease in milliseconds, rounded up: 0 if and only if it has expired.
+    /// Returns the remaining lease in milliseconds, rounded up: 0 if and only if it has expired.
     #[must_use]
     pub fn left_ms(self, now: Moment) -> u64 {
         self.until_us().map_or_else(|| self.paused_ms(), |until| now.ms_until(Moment(until)))
     }
 
-    /// The number of releases that it takes.
+    /// Returns the number of releases that end it.
     #[must_use]
     pub fn count(self) -> u32 {
         self.lock.ext().map_or(1, |ext| ext.count)
     }
 
-    /// Its binding to a connection.
+    /// Returns its binding to a connection.
     #[must_use]
     pub fn binding(self) -> Binding {
         let Some(ext) = self.lock.ext() else {
@@ -155,13 +155,13 @@ impl<'a> Hold<'a> {
         Binding { is_running, ..ext.binding }
     }
 
-    /// The milliseconds for which it has been held, as far as this server knows.
+    /// Returns how long it has been held, in milliseconds, as far as this server knows.
     #[must_use]
     pub fn held_ms(self, now: Moment) -> u64 {
         self.lock.head.held_ms(now)
     }
 
-    /// The connection that acquired or renewed it last, where known.
+    /// Returns the connection that acquired or renewed it last, if known.
     #[must_use]
     pub fn client(self) -> Option<ClientId> {
         self.lock.head.client(self.lock.locks.newest_client)
@@ -175,7 +175,7 @@ impl<'a> Hold<'a> {
         record::owner(self.lock.head, self.lock.tail)
     }
 
-    /// The owner.
+    /// Returns the owner.
     #[must_use]
     pub fn owner(self) -> OwnerText<'a> {
         match self.stored_owner() {
@@ -185,7 +185,7 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// Returns whether this is the owner.
+    /// Returns true if this is the owner.
     #[inline(always)]
     #[must_use]
     pub fn is_of(self, owner: &[u8]) -> bool {
@@ -198,7 +198,7 @@ impl<'a> Hold<'a> {
 }
 
 impl Locks {
-    /// The lock with this number.
+    /// Returns the lock with this number.
     #[inline]
     #[must_use]
     pub fn get(&self, id: LockId) -> Option<Lock<'_>> {
@@ -206,14 +206,14 @@ impl Locks {
         Some(Lock { locks: self, index: id.index(), head, tail })
     }
 
-    /// The hold of the lock with this number.
+    /// Returns the hold of the lock with this number.
     #[inline]
     #[must_use]
     pub fn hold(&self, id: LockId) -> Option<Hold<'_>> {
         self.get(id)?.hold()
     }
 
-    /// All locks, in no particular order.
+    /// Returns all locks, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (LockId, Lock<'_>)> {
         self.records.0.iter().filter_map(|(index, bytes)| {
             let (head, tail) = Head::ref_from_prefix(bytes).ok()?;

@@ -1,5 +1,5 @@
-//! Data that few holds have: a count above one, a binding to a connection. It is stored outside of the record,
-//! so that the usual hold does not pay for it.
+//! Data that few holds have: a count above one, a binding to a connection. It is stored outside of the record, so
+//! that other holds do not pay for it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_set};
 
@@ -11,15 +11,14 @@ use crate::lock::types::{Binding, ClientId, Moment};
 /// The data of a hold that is not in its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HoldExt {
-    /// The number of releases that it takes.
+    /// The number of releases that end the hold.
     pub(super) count: u32,
     pub(super) binding: Binding,
-    /// The full lease, while it does not run.
+    /// The full lease, while it is paused.
     pub(super) lease_ms: u64,
-    /// The connection that the hold was bound to when it was changed last. It may be forgotten: ask
-    /// [`HoldExts::bound_to`].
+    /// The connection that the hold was bound to at its last change. It may be forgotten: ask [`HoldExts::bound_to`].
     pub(super) bound_to: Option<ClientId>,
-    /// When it was changed last, in lives.
+    /// The life in which it was changed last.
     life: u64,
 }
 
@@ -47,7 +46,7 @@ impl HoldExt {
         self.binding.is_paused() && !self.is_bound(forgotten)
     }
 
-    /// Forgets its connection, if all of lives before this one are forgotten.
+    /// Forgets its connection, if all connections of lives before this one are forgotten.
     fn forget_connection(&mut self, forgotten: u64) {
         if self.life < forgotten {
             self.bound_to = None;
@@ -61,8 +60,7 @@ pub type BoundHolds = btree_set::IntoIter<LockId>;
 /// The holds that are bound to each connection.
 type Bound = HashMap<ClientId, BTreeSet<LockId>>;
 
-/// Bindings to connections that are no longer in use. They are taken out one by one, because trees take time to
-/// drop.
+/// Bindings to connections that are no longer in use. They are removed one by one, because trees take time to drop.
 #[derive(Default)]
 pub(super) struct Unbound {
     holds: BoundHolds,
@@ -82,13 +80,13 @@ impl Iterator for Unbound {
     }
 }
 
-/// Orphaned holds whose leases run since one moment.
+/// Orphaned holds whose leases all run from the same moment.
 #[derive(Clone, Copy)]
 struct Run {
     at: Moment,
-    /// It concerns the holds that were last changed before this life.
+    /// It applies to the holds that were last changed before this life.
     life: u64,
-    /// What [`HoldExts::forgotten`] was.
+    /// The value of [`HoldExts::forgotten`] at that time.
     forgotten: u64,
 }
 
@@ -98,31 +96,31 @@ impl Run {
     }
 }
 
-/// All of it, by the index of the record.
+/// The extensions of all locks, by the index of the record.
 ///
-/// A change that concerns all holds at once is one number here, however many there are. The life in which a
-/// hold was changed last decides whether it concerns that hold. Their places in the lists below follow some at
-/// a time.
+/// A change of all holds at once is one number here, however many there are. It applies to a hold if the hold was
+/// last changed in an earlier life. Their places in the lists below follow, a few at a time.
 #[derive(Default)]
 pub(super) struct HoldExts {
     /// A tree, because a hash table of a million doubles in one piece.
     of: BTreeMap<u32, HoldExt>,
     bound: Bound,
-    /// A life begins when all connections are forgotten, and when orphaned holds are let run.
+    /// The current life. A life begins when all connections are forgotten, and when the leases of orphaned holds
+    /// start.
     life: u64,
     /// Connections of lives before this one are forgotten.
     forgotten: u64,
     /// The holds that were bound to forgotten connections.
     unbound: VecDeque<Unbound>,
-    /// Holds that are orphaned, but for those in `unbound` and in `running`.
+    /// Orphaned holds, except for those in `unbound` and in `running`.
     orphans: BTreeSet<u32>,
-    /// Orphaned holds that are let run.
+    /// Orphaned holds whose leases were started.
     run: Option<Run>,
-    /// Holds of that run that are not on the wheel yet, but for those in `unbound`. Some were changed since.
+    /// Holds of that run that are not on the wheel yet, except for those in `unbound`. Some were changed since.
     running: BTreeSet<u32>,
     /// The number of holds that are paused, or that run but are not on the wheel yet.
     paused: usize,
-    /// The number of holds that a connection keeps alive.
+    /// The number of holds whose lease a connection pauses.
     kept: usize,
     /// The number of holds with a binding, whether its connection is open or not.
     with_binding: usize,
@@ -133,18 +131,18 @@ impl HoldExts {
         self.of.get(&index)
     }
 
-    /// The connection that a hold is bound to, while it is open.
+    /// Returns the connection that a hold is bound to, while it is open.
     pub(super) fn bound_to(&self, index: u32) -> Option<ClientId> {
         let ext = self.get(index)?;
         ext.bound_to.filter(|_| ext.is_bound(self.forgotten))
     }
 
-    /// Since when the lease of this hold runs, if it is not on the wheel yet.
+    /// Returns since when the lease of this hold runs, if it is not on the wheel yet.
     pub(super) fn runs_since(&self, ext: &HoldExt) -> Option<Moment> {
         self.run.filter(|run| run.concerns(ext)).map(|run| run.at)
     }
 
-    /// Changes the extension of a lock. Returns whether there is anything left to say.
+    /// Changes the extension of a lock. Returns true if the lock still needs one.
     pub(super) fn change(&mut self, id: LockId, change: impl FnOnce(&mut HoldExt)) -> bool {
         let (index, life, forgotten) = (id.index(), self.life, self.forgotten);
         let ext = self.of.entry(index).or_default();
@@ -172,7 +170,7 @@ impl HoldExts {
         !is_plain
     }
 
-    /// Replaces the count of the hold as it was by that of the hold as it is.
+    /// Updates the counts for a hold that changed.
     fn count(&mut self, before: &HoldExt, after: &HoldExt) {
         let forgotten = self.forgotten;
         let counts = |ext: &HoldExt| {
@@ -186,7 +184,7 @@ impl HoldExts {
         self.with_binding = self.with_binding + is[2] - was[2];
     }
 
-    /// Forgets a lock.
+    /// Removes the extension of a lock.
     pub(super) fn remove(&mut self, id: LockId) {
         if let Some(mut ext) = self.of.remove(&id.index()) {
             ext.forget_connection(self.forgotten);
@@ -221,12 +219,12 @@ impl HoldExts {
         }
     }
 
-    /// Returns true if some holds are not classified yet as kept alive by a forgotten connection or not.
+    /// Returns true if some unbound holds are not classified as orphaned or not yet.
     pub(super) fn has_unbound(&self) -> bool {
         !self.unbound.is_empty()
     }
 
-    /// Finds out of one hold whether a connection that is forgotten kept it alive.
+    /// Classifies one unbound hold: it is orphaned if a forgotten connection paused its lease.
     pub(super) fn sort_one(&mut self) {
         let Some(unbound) = self.unbound.front_mut() else {
             return;
@@ -245,13 +243,13 @@ impl HoldExts {
         }
     }
 
-    /// The records of holds that are orphaned, from this one on.
+    /// Returns the records of orphaned holds, from this one on.
     pub(super) fn orphaned(&self, from: u32) -> impl Iterator<Item = u32> {
         self.orphans.range(from..).copied()
     }
 
-    /// Lets the leases of all orphaned holds run from this moment on. `false`: some have to wait until all are on the
-    /// wheel that were let run before.
+    /// Starts the leases of all orphaned holds at this moment. Returns false if some have to wait until all that were
+    /// started before are on the wheel.
     pub(super) fn let_run(&mut self, at: Moment) -> bool {
         if self.run.is_some() {
             return self.orphans.is_empty() && self.unbound.is_empty();
@@ -269,7 +267,7 @@ impl HoldExts {
         self.run.is_some()
     }
 
-    /// Takes one of the holds that were let run, to put it on the wheel. `None`: none was found this time.
+    /// Takes one of the holds whose lease was started, to put it on the wheel. `None` if none was found this time.
     pub(super) fn next_running(&mut self) -> Option<u32> {
         if self.running.is_empty() {
             if self.has_unbound() {
@@ -358,7 +356,7 @@ mod tests {
         assert_eq!((told(&hold_exts), bound(&hold_exts, 7)), ((true, true, 1), vec![lock(1)]));
         assert_eq!(hold_exts.orphaned(0).collect::<Vec<_>>(), [3]);
         assert_eq!((hold_exts.orphaned(3).count(), hold_exts.orphaned(4).count()), (1, 0));
-        // The same again changes nothing.
+        // Repeating it changes nothing.
         bind(&mut hold_exts, 3, KEPT, None);
         assert_eq!(told(&hold_exts), (true, true, 1));
         bind(&mut hold_exts, 3, KEPT, Some(8));

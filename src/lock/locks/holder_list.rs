@@ -1,7 +1,7 @@
-//! Locks that several hold at once: the readers of one lock, the holders of a semaphore.
+//! Locks with several holders: the readers of one lock, the holders of a semaphore.
 //!
-//! Each of them has a record as any holder, with its lease on the same wheel; its key is that of the list. The list
-//! says only which records belong together, in the order of their tokens.
+//! Each holder has a record like any hold, with its lease on the same wheel; its key is that of the list. The list
+//! only says which records belong together, in the order of their tokens.
 
 use crate::lock::tuning::Bound;
 use std::collections::{BTreeSet, VecDeque};
@@ -16,7 +16,7 @@ use crate::lock::tuning::few_max;
 use crate::lock::types::{Mode, Token};
 
 impl LockId {
-    /// The list that this is.
+    /// Returns the list with this number.
     #[inline]
     pub(super) const fn holders(self) -> Option<Id<Holders>> {
         if self.is_list() { Some(Id::from_number(self.number())) } else { None }
@@ -27,7 +27,7 @@ impl LockId {
     }
 }
 
-/// Up to this many holders are kept in a plain list.
+/// The most holders of a plain list.
 const FEW_MAX: usize = 8;
 
 /// The number of empty lists that are kept, so that a sequence of single holders allocates nothing.
@@ -50,7 +50,7 @@ enum Ids {
 
 #[derive(Debug, Default)]
 struct Many {
-    /// With the record in addition to the token: a broken stream can name one token twice, and both are kept.
+    /// With the record in addition to the token, because a broken stream can name one token twice, and both are kept.
     by_token: BTreeSet<(Token, LockId)>,
     by_owner: ByHash<LockId>,
 }
@@ -69,7 +69,7 @@ pub(super) struct HolderLists {
 }
 
 impl HolderLists {
-    /// None yet, with numbers that none of these had or has: they take the place of these.
+    /// Returns an empty set to replace this one. It issues none of these numbers again.
     pub(super) fn successor(&self) -> Self {
         Self { all: self.all.successor(), ..Self::default() }
     }
@@ -86,7 +86,7 @@ impl HolderLists {
         self.all.get(id.holders()?)
     }
 
-    /// Takes a holder in. False if the plain list of holders is full: [`Self::grow`] comes first.
+    /// Adds a holder. Returns false if the plain list of holders is full: [`Self::grow`] comes first.
     #[inline]
     pub(super) fn join(&mut self, id: LockId, holder: (Token, LockId), owner: &[u8]) -> bool {
         let Some(holders) = id.holders().and_then(|id| self.all.get_mut(id)) else {
@@ -95,7 +95,7 @@ impl HolderLists {
         match &mut holders.ids {
             Ids::Few(few) if few.len() >= few_max(FEW_MAX) => return false,
             Ids::Few(few) => {
-                // The usual case: the newest token of all.
+                // The common case: the newest token of all.
                 if few.last().is_none_or(|last| last.0 <= holder.0) {
                     few.push(holder);
                 } else {
@@ -120,7 +120,7 @@ impl HolderLists {
         self.get(id).is_some_and(|holders| matches!(holders.ids, Ids::Many(_)))
     }
 
-    /// Makes holders be found by their owners, which are given in the order of the holders.
+    /// Builds the index by owner. The owners are given in the order of the holders.
     #[cold]
     pub(super) fn grow(&mut self, id: LockId, owners: &[Vec<u8>]) {
         let Some(holders) = id.holders().and_then(|id| self.all.get_mut(id)) else {
@@ -136,7 +136,7 @@ impl HolderLists {
         }
     }
 
-    /// Lets a holder go. Returns how many are left.
+    /// Removes a holder. Returns how many are left.
     #[inline]
     pub(super) fn remove_holder(
         &mut self,
@@ -174,7 +174,7 @@ impl HolderLists {
         Some(left)
     }
 
-    /// Takes a list of holders away.
+    /// Removes a list of holders.
     #[inline]
     pub(super) fn dissolve(&mut self, id: LockId) {
         let Some(holders) = id.holders().and_then(|id| self.all.remove(id)) else {
@@ -189,7 +189,7 @@ impl HolderLists {
         }
     }
 
-    /// The holder that this owner is.
+    /// Returns the holder that is this owner's.
     #[inline]
     pub(super) fn of_owner(
         &self,
@@ -208,7 +208,7 @@ impl HolderLists {
 }
 
 impl Holders {
-    /// How many hold.
+    /// Returns the number of holders.
     #[inline]
     pub(super) fn len(&self) -> usize {
         match &self.ids {
@@ -217,7 +217,7 @@ impl Holders {
         }
     }
 
-    /// Returns whether the index by owner has as many entries as there are holders. For checks.
+    /// Returns true if the index by owner has as many entries as there are holders. For checks.
     pub(super) fn knows_its_holders_only(&self) -> bool {
         match &self.ids {
             Ids::Few(_) => true,
@@ -225,7 +225,7 @@ impl Holders {
         }
     }
 
-    /// Takes a holder out, in no order.
+    /// Removes a holder, in no particular order.
     pub(super) fn pop(&mut self) -> Option<LockId> {
         match &mut self.ids {
             Ids::Few(few) => few.pop().map(|entry| entry.1),
@@ -233,7 +233,7 @@ impl Holders {
         }
     }
 
-    /// The holders, if there are few of them.
+    /// Returns the holders, if they are in a plain list.
     #[inline]
     pub(super) fn few(&self) -> &[(Token, LockId)] {
         match &self.ids {
@@ -242,7 +242,7 @@ impl Holders {
         }
     }
 
-    /// The holder with the newest token.
+    /// Returns the holder with the newest token.
     #[inline]
     pub(super) fn newest(&self) -> Option<LockId> {
         match &self.ids {
@@ -251,7 +251,7 @@ impl Holders {
         }
     }
 
-    /// True if this record, which has this token, is one of the holders.
+    /// Returns true if this record, with this token, is one of the holders.
     #[inline]
     pub(super) fn has(&self, token: Token, holder: LockId) -> bool {
         match &self.ids {
@@ -260,7 +260,7 @@ impl Holders {
         }
     }
 
-    /// The holder with this token.
+    /// Returns the holder with this token.
     pub(super) fn of_token(&self, token: Token) -> Option<LockId> {
         match &self.ids {
             Ids::Few(few) => few.iter().find(|entry| entry.0 == token).map(|entry| entry.1),
@@ -271,7 +271,7 @@ impl Holders {
         }
     }
 
-    /// All who hold, in the order of their tokens.
+    /// Returns all holders, in the order of their tokens.
     pub(super) fn ids(&self) -> impl Iterator<Item = LockId> + '_ {
         let (few, many) = match &self.ids {
             Ids::Few(few) => (Some(few), None),
@@ -281,7 +281,7 @@ impl Holders {
         few.chain(many.into_iter().flat_map(|many| many.by_token.iter().map(|entry| entry.1)))
     }
 
-    /// Bytes that it occupies, the records of its holders not counted.
+    /// Returns the bytes that it occupies, without the records of its holders.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>()
             + match &self.ids {
@@ -309,12 +309,12 @@ mod tests {
         LockId::new(Epoch::new(0), number as u32, 1)
     }
 
-    /// A name for every holder.
+    /// Returns a name for every holder.
     fn owner(number: u64) -> Vec<u8> {
         number.to_string().into_bytes()
     }
 
-    /// Takes one more in, as the locks do it.
+    /// Adds one more holder, as the locks do.
     fn join(holder_lists: &mut HolderLists, id: LockId, number: u64) {
         let new = (token(number), holder(number));
         if !holder_lists.join(id, new, &owner(number)) {
@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    /// The holders by their tokens, which are their numbers.
+    /// Returns the holders by their tokens, which are their numbers.
     fn tokens(holder_lists: &HolderLists, id: LockId) -> Vec<u64> {
         holder_lists.get(id).expect("there").ids().map(|holder| u64::from(holder.index())).collect()
     }

@@ -2,25 +2,26 @@
 
 /// The number of a lock: the value that the server's keyspace stores at the key. Never 0.
 ///
-/// It finds its lock and no other one: it carries the generation of its slot, which counts how often the slot was occupied, and the number
-/// of its [`Epoch`]. The number of a list of holders is that of its place in an arena.
+/// It finds its own lock or nothing: it carries the number of its [`Epoch`] and the generation of its slot, which
+/// counts how often the slot was occupied. The number of a list of holders is that of its place in an arena.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockId(u64);
 
 // A number is made of a generation and an index.
 #[allow(clippy::cast_possible_truncation)]
 impl LockId {
-    /// This is a record, and no list of holders. No number is 0 either way: the edge stores it where null means "no value".
+    /// Marks a record, as opposed to a list of holders. No number is 0 either way: the edge stores it where null
+    /// means "no value".
     const RECORD: u64 = 1 << 63;
     const MARK_SHIFT: u32 = 32;
 
-    /// The number as the edge may store it.
+    /// Returns the number, in the form that the edge stores.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0
     }
 
-    /// The id with this number. A number that was never given out finds nothing.
+    /// Returns the id with this number. A number that was never issued finds nothing.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
         Self(number)
@@ -30,23 +31,23 @@ impl LockId {
         Self(Self::RECORD | ((epoch.0 | generation as u32) as u64) << Self::MARK_SHIFT | index as u64)
     }
 
-    /// The position of its record.
+    /// Returns the position of its record.
     pub const fn index(self) -> u32 {
         self.0 as u32
     }
 
-    /// Returns whether this is the number of the record with this generation at its index, in this epoch.
+    /// Returns true if this is the number of the record with this generation at its index, in this epoch.
     #[inline]
     pub(super) const fn has_generation(self, epoch: Epoch, generation: u8) -> bool {
         self.0 >> Self::MARK_SHIFT == Self::RECORD >> Self::MARK_SHIFT | (epoch.0 | generation as u32) as u64
     }
 
-    /// The set of locks that this record belongs to, if this is the number of a record.
+    /// Returns the set of locks that this record belongs to, if this is the number of a record.
     pub(super) const fn epoch(self) -> Epoch {
         Epoch(((self.0 & !Self::RECORD) >> Self::MARK_SHIFT) as u32 & !0xff)
     }
 
-    /// Returns whether this is a lock that may have several holders.
+    /// Returns true if this is a lock that may have several holders.
     #[inline]
     #[must_use]
     pub const fn is_list(self) -> bool {
@@ -54,8 +55,8 @@ impl LockId {
     }
 }
 
-/// The set of locks that a record belongs to. After a flush there is another set, and no number of an older one
-/// finds anything in it.
+/// The set of locks that a record belongs to. A flush starts another set, in which no number of an older one finds
+/// anything.
 ///
 /// Shifted to its place in a number: above the generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

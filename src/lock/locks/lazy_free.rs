@@ -1,8 +1,8 @@
-//! All locks of a set that was removed as a whole, freed a few at a time.
+//! Frees all locks of a set that was removed as a whole, a few at a time.
 //!
-//! When a database is emptied, all of its locks end in one moment. Reporting a million of them and freeing
-//! their memory takes much longer. So the set goes out of use at once, and is taken apart here: first the locks
-//! that several hold, holder by holder, then the others, page by page.
+//! When a database is emptied, all of its locks end at once. Reporting a million of them and freeing their memory
+//! takes much longer. So the set goes out of use at once, and is freed here: first the locks with several holders,
+//! holder by holder, then the others, page by page.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use super::store::Locks;
 /// See the [module](self).
 pub struct Going {
     locks: Locks,
-    /// The lock that is being taken apart, if several hold it.
+    /// The lock that is being freed, if it has several holders.
     holders: Option<Holders>,
     /// True if its end was reported.
     is_told: bool,
@@ -25,10 +25,10 @@ pub struct Going {
     unbound: VecDeque<Unbound>,
 }
 
-/// A hold that went with its lock.
+/// A hold that was removed with its lock.
 #[derive(Clone, Copy)]
 pub struct Gone<'a> {
-    /// The lock, or this holder's part in it.
+    /// The lock, or the record of this holder.
     pub lock: Lock<'a>,
     /// The hold.
     pub hold: Hold<'a>,
@@ -37,33 +37,33 @@ pub struct Gone<'a> {
 }
 
 impl Going {
-    /// These locks go.
+    /// Takes over a set of locks that goes out of use.
     #[must_use]
     pub fn new(mut locks: Locks) -> Self {
         let unbound = locks.hold_exts.take_unbound();
         Self { locks, holders: None, is_told: false, unbound }
     }
 
-    /// The number of holds that are left.
+    /// Returns the number of holds that are left.
     #[must_use]
     pub const fn holds(&self) -> usize {
         self.locks.holds()
     }
 
-    /// Returns true if there are holders of locks that were removed before. They are taken out first, by
+    /// Returns true if there are holders of locks that were removed earlier. They are removed first, by
     /// [`Self::locks_mut`].
     #[must_use]
     pub fn has_detached(&self) -> bool {
         self.locks.has_detached()
     }
 
-    /// The locks, before the first of them is taken out.
+    /// Returns the locks, before the first of them is removed.
     pub const fn locks_mut(&mut self) -> &mut Locks {
         &mut self.locks
     }
 
-    /// Removes one record, and returns the result of `tell` for its hold. The first value returned by `tell` says
-    /// whether it reports the end of the lock. `None`: nothing is left.
+    /// Removes one record, and returns the result of `tell` for its hold. The first value that `tell` returns is true
+    /// if it reports the end of the lock. `None` if nothing is left.
     pub fn take_one<R>(&mut self, tell: impl FnOnce(&Gone<'_>) -> (bool, R)) -> Option<Option<R>> {
         let Some((id, is_alone)) = self.next() else {
             return self.take_rest().then_some(None);
@@ -77,7 +77,7 @@ impl Going {
         Some(told.map(|told| told.1))
     }
 
-    /// Frees one piece of the data outside of the records. Returns whether there was any.
+    /// Frees one piece of the data outside of the records. Returns true if there was any.
     fn take_rest(&mut self) -> bool {
         while let Some(unbound) = self.unbound.front_mut() {
             if unbound.next().is_some() {
@@ -88,7 +88,7 @@ impl Going {
         self.locks.postponed.pop_first().is_some()
     }
 
-    /// A record, and whether it is a lock of its own.
+    /// Returns a record, and true if it is a lock of its own.
     fn next(&mut self) -> Option<(LockId, bool)> {
         loop {
             if let Some(holder) = self.holders.as_mut().and_then(Holders::pop) {
@@ -107,20 +107,20 @@ impl Going {
 }
 
 impl Locks {
-    /// An empty set, the `number`th, that takes the place of this one and knows none of its numbers.
+    /// Returns an empty set, the `number`th, to replace this one. It knows none of these numbers.
     #[must_use]
     pub fn successor(&self, number: u32) -> Self {
         let (epoch, holder_lists) = (Epoch::new(number), self.holder_lists.successor());
         Self { epoch, holder_lists, newest_client: self.newest_client, ..Self::default() }
     }
 
-    /// Returns whether every record is a hold under a key of these databases; `false` also if that is unknown.
+    /// Returns true if every record is a hold under a key of these databases; false also if that is unknown.
     #[must_use]
     pub fn are_all_in(&self, is_concerned: impl Fn(u32) -> bool) -> bool {
         self.records.0.len() == self.holds && !self.prefixes.may_be_in(|db| !is_concerned(db))
     }
 
-    /// Takes a record out, and nothing else: not off the wheel, not out of its list of holders.
+    /// Removes a record, and nothing else: neither from the wheel nor from its list of holders.
     fn take_out(&mut self, id: LockId) {
         let index = id.index();
         if let Some((head, _)) = self.records.head(index) {
@@ -156,7 +156,7 @@ mod tests {
         NewHold { owner: owner.as_bytes(), token, lease_ms, client: Some(ClientId(number)), binding }
     }
 
-    /// Takes all out. Returns what was reported: the name, the token, and whether it was the first of its lock.
+    /// Removes all. Returns the reports: the name, the token, and true for the first of its lock.
     fn take_all(going: &mut Going) -> Vec<(String, u64, bool)> {
         let mut told = Vec::new();
         let mut holds = going.holds();
@@ -246,7 +246,7 @@ mod tests {
             let second = add(&mut locks, 0);
             assert!(!locks.are_all_in(|db| db == 3) && !locks.are_all_in(|db| db == 0), "{name}");
             locks.remove(second, NOW);
-            // Of names that are not packed it is only known where any were.
+            // Names that are not packed only show in which databases any of them were.
             assert_eq!(locks.are_all_in(|db| db == 3), name == "lock:1");
             // An empty lock may be under a key of any database.
             locks.end(first, NOW);
@@ -266,7 +266,7 @@ mod tests {
                     (locks.all_held(|db| dbs.contains(&db)).len(), visits::take() > 0)
                 };
                 assert_eq!(looks([2, 7]), (1, true), "{name}");
-                // Of names that are not packed it is only known in which database all of them are.
+                // Names that are not packed only show the database, if they are all in one.
                 assert_eq!(looks([0, 1]), (0, db == 4 && name != "lock:1"), "{name}");
             }
         }
@@ -314,7 +314,7 @@ mod tests {
         let mut locks = Locks::default();
         for number in 1..=30 {
             let (name, new) = (format!("lock:{number}"), hold("ann", number, 100, CUT));
-            // Ten holds to a connection.
+            // Ten holds for each connection.
             let new = NewHold { client: Some(ClientId(number % 3)), ..new };
             locks.insert(NOW, lock_key(0, &name), Some(&new)).expect("there is room");
         }

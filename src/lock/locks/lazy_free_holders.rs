@@ -1,9 +1,8 @@
-//! Holders of removed locks, which are freed a few at a time.
+//! Frees the holders of removed locks, a few at a time.
 //!
-//! When the key of a lock goes that very many hold, all of their holds end in one moment. To end each of them
-//! takes much longer than to take their list out of use. So only the list is removed at once: from then on the
-//! lock cannot be found, and its holds are not counted. Their records stay, with their leases, until they are
-//! taken out here.
+//! When the key of a lock with very many holders is removed, all of their holds end at once. Ending each of them
+//! takes much longer than removing their list. So only the list is removed at once: from then on the lock cannot be
+//! found, and its holds are not counted. Their records stay, with their leases, until they are removed here.
 
 use super::holder_list::Holders;
 use super::id::LockId;
@@ -12,7 +11,7 @@ use super::store::Locks;
 use crate::lock::types::Moment;
 
 impl Locks {
-    /// Takes the list of these holders out of use. Returns how many there were.
+    /// Removes the list of these holders. Returns how many there were.
     pub fn detach(&mut self, id: LockId) -> usize {
         let Some(holders) = id.holders().and_then(|id| self.holder_lists.all.remove(id)) else {
             return 0;
@@ -23,14 +22,14 @@ impl Locks {
         holds
     }
 
-    /// Returns true if there are any that [`Self::take_detached`] has not removed yet.
+    /// Returns true if there are holders that [`Self::take_detached`] has not removed yet.
     #[must_use]
     pub fn has_detached(&self) -> bool {
         !self.holder_lists.detached.is_empty()
     }
 
-    /// Ends one hold of the lock that was removed first, as of that moment, and returns whether its lease had
-    /// expired by then. `None`: it was the last of its lock.
+    /// Ends one hold of the lock that was removed first, as of that moment. Also returns true if its lease had
+    /// expired by then. `None` after the last hold of its lock.
     pub fn take_detached(&mut self, then: Moment) -> Option<(Ended, bool)> {
         let lists = &mut self.holder_lists;
         let Some(holder) = lists.detached.front_mut().and_then(Holders::pop) else {
@@ -45,7 +44,7 @@ impl Locks {
         Some((ended?, is_over))
     }
 
-    /// Returns true if the lock of this holder was removed, and the holder's record was not.
+    /// Returns true if the lock of this holder was removed, and the record of the holder was not.
     #[must_use]
     pub fn is_detached(&self, holder: LockId) -> bool {
         let detached = &self.holder_lists.detached;
@@ -57,8 +56,8 @@ impl Locks {
             })
     }
 
-    /// Leaves out those of these holders whose lock was removed. Each is looked for in all lists of such holders, or
-    /// all such holders are listed, whichever is less work.
+    /// Removes from this list the holders whose lock was removed. Either each is searched in all lists of detached
+    /// holders, or all of those holders are listed, whichever is less work.
     pub(super) fn leave_out_detached(&self, holders: &mut Vec<LockId>) {
         let lists = &self.holder_lists;
         if holders.len().saturating_mul(lists.detached.len()) <= lists.detached_holds {
@@ -70,7 +69,7 @@ impl Locks {
         holders.retain(|holder| !detached.contains(holder));
     }
 
-    /// All holders whose lock was removed.
+    /// Returns all holders whose lock was removed.
     pub(super) fn detached(&self) -> impl Iterator<Item = LockId> {
         self.holder_lists.detached.iter().flat_map(Holders::ids)
     }
@@ -124,7 +123,7 @@ mod tests {
 
     #[test]
     fn an_owner_of_locks_that_are_gone_is_looked_for_in_the_way_that_is_less_work() {
-        // Many locks of few holders; one lock of many.
+        // Many locks with few holders; one lock with many.
         for (lists, others) in [(100, 9), (1, 200)] {
             let mut locks = Locks::default();
             let mut number = 0;

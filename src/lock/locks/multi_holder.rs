@@ -1,4 +1,4 @@
-//! Locks that several hold: see [`super::holder_list`].
+//! Locks with several holders: see [`super::holder_list`].
 
 use super::hold::Hold;
 use super::id::LockId;
@@ -17,7 +17,7 @@ impl Locks {
         self.hold(id).map(|_| Mode::Exclusive)
     }
 
-    /// The holds of a lock, in the order of their tokens, with the numbers of their records.
+    /// Returns the holds of a lock, in the order of their tokens, with the numbers of their records.
     pub fn holders(&self, id: LockId) -> impl Iterator<Item = (LockId, Hold<'_>)> {
         let holders = self.holder_lists.get(id);
         let alone = holders.is_none().then_some(id);
@@ -25,7 +25,7 @@ impl Locks {
         ids.filter_map(|holder| Some((holder, self.hold(holder)?)))
     }
 
-    /// The number of holders of a lock.
+    /// Returns the number of holders of a lock.
     #[inline]
     #[must_use]
     pub fn holders_of(&self, id: LockId) -> usize {
@@ -35,7 +35,7 @@ impl Locks {
         }
     }
 
-    /// The hold of this owner on a lock.
+    /// Returns this owner's hold on a lock.
     #[inline]
     #[must_use]
     pub fn hold_of(&self, id: LockId, owner: &[u8]) -> Option<(LockId, Hold<'_>)> {
@@ -69,21 +69,21 @@ impl Locks {
             .find(|&holder| self.hold(holder).is_some_and(|hold| hold.is_over(now)))
     }
 
-    /// The hold with this token on a lock.
+    /// Returns the hold with this token on a lock.
     #[must_use]
     pub fn hold_with(&self, id: LockId, token: Token) -> Option<(LockId, Hold<'_>)> {
         let holder = if id.is_list() { self.holder_lists.get(id)?.of_token(token)? } else { id };
         self.hold(holder).filter(|hold| hold.token() == token).map(|hold| (holder, hold))
     }
 
-    /// The hold with the newest token on a lock.
+    /// Returns the hold with the newest token on a lock.
     #[must_use]
     pub fn newest_hold(&self, id: LockId) -> Option<(LockId, Hold<'_>)> {
         let holder = if id.is_list() { self.holder_lists.get(id)?.newest()? } else { id };
         Some((holder, self.hold(holder)?))
     }
 
-    /// Returns whether the record with this number is a hold of this lock.
+    /// Returns true if the record with this number is a hold of this lock.
     #[must_use]
     pub fn is_held_by(&self, id: LockId, holder: LockId) -> bool {
         self.hold(holder).is_some_and(|hold| match id.is_list() {
@@ -104,7 +104,7 @@ impl Locks {
         self.holder_lists.dissolve(id);
     }
 
-    /// Starts a hold alongside the others of this lock. `None`: there are too many locks.
+    /// Starts a hold alongside the others of this lock. `None` if there are too many locks.
     #[inline]
     pub fn join(
         &mut self,
@@ -127,7 +127,7 @@ impl Locks {
         }
     }
 
-    /// Ends the hold of a holder, and its record with it. Returns also how many are left.
+    /// Ends the hold of a holder, and removes its record. Also returns how many are left.
     #[inline]
     pub fn remove_holder(&mut self, id: LockId, holder: LockId, now: Moment) -> Option<(Ended, usize)> {
         let owner =
@@ -138,8 +138,8 @@ impl Locks {
         Some((ended, left?))
     }
 
-    /// The hold of a record becomes the first of a list of holders, under another number. The old number is the value
-    /// of a key that the server is about to forget.
+    /// Turns the hold of a record into the first one of a list of holders, under another number. The old number is
+    /// the value of a key that the server is about to forget.
     pub fn convert_to_shared(&mut self, id: LockId, now: Moment, mode: Mode) -> Option<LockId> {
         self.put_on_wheel(id);
         let (lock_key, hold) = (self.get(id)?.lock_key()?, self.hold(id)?);
@@ -172,7 +172,7 @@ impl Locks {
         if !id.is_list() {
             return self.end(id, now).into_iter().collect();
         }
-        // Also those whose holds have ended already: their records are those of the list.
+        // Includes expired holds: their records belong to the list.
         let ids: Vec<LockId> =
             self.holder_lists.get(id).into_iter().flat_map(|holders| holders.ids()).collect();
         self.holder_lists.dissolve(id);
@@ -191,7 +191,7 @@ impl Locks {
         self.get(holder)?.lock_key()
     }
 
-    /// All holds of this owner, with their records and how they hold. Goes through all records.
+    /// Returns all holds of this owner, with their locks and modes. Goes through all records.
     #[must_use]
     pub fn all_of_owner(&self, owner: &[u8]) -> Vec<(Mode, super::Lock<'_>, Hold<'_>)> {
         let mut own = self.records_of_owner(owner);
@@ -230,9 +230,9 @@ impl Locks {
         }
     }
 
-    /// All locks in these databases that are held.
+    /// Returns all held locks in these databases.
     pub fn all_held(&self, is_concerned: impl Fn(u32) -> bool) -> Vec<LockId> {
-        // The usual case: two databases without locks are swapped, or one is emptied.
+        // The common case: two databases without locks are swapped, or one is emptied.
         if !self.prefixes.may_be_in(&is_concerned) {
             return Vec::new();
         }
@@ -253,14 +253,14 @@ impl Locks {
         alone.chain(holder_lists.iter().copied()).filter(|&id| is_concerned(id)).collect()
     }
 
-    /// Another token for a hold.
+    /// Gives a hold another token.
     pub fn set_token(&mut self, id: LockId, token: Token) {
         if let Some(head) = self.head_mut(id) {
             head.set_token(token);
         }
     }
 
-    /// Leaves no room for more locks from here on, for a test.
+    /// Leaves no room for more locks, for a test.
     #[cfg(test)]
     pub fn use_up_numbers(&mut self) {
         self.records.0.use_up_numbers();
@@ -272,7 +272,7 @@ impl Locks {
         self.records.0.has_room()
     }
 
-    /// Takes a lock away; its number is dead from here on.
+    /// Removes a lock. Its number is dead from then on.
     #[inline]
     pub fn remove(&mut self, id: LockId, now: Moment) {
         self.break_up(id, now);

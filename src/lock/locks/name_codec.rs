@@ -1,9 +1,9 @@
-//! Names and owners in few bytes.
+//! Packs names and owners into few bytes.
 //!
-//! Most owners are UUIDs: 36 bytes of text for 16 of content. Most names are a word in front of a number,
-//! `lock:order:123456`, and a server has few of these words. Each word is kept once, in a [`Prefixes`], and the
-//! number takes as many bytes as its digits need. Anything else is kept as it is. Unpacked, both are the same bytes
-//! again, always.
+//! Most owners are UUIDs: 36 bytes of text for 16 of content. Most names are a word before a number,
+//! `lock:order:123456`, and a server has few of these words. Each word is stored once, in a [`Prefixes`], and the
+//! number takes as many bytes as its digits need. Anything else is stored as it is. Unpacking always returns the same
+//! bytes.
 
 // Bytes are cut out of words on purpose.
 #![allow(clippy::cast_possible_truncation)]
@@ -16,12 +16,12 @@ pub(super) const UUID_TEXT: usize = 36;
 /// The positions of the hyphens in the text of a UUID.
 const HYPHENS: [usize; 4] = [8, 13, 18, 23];
 
-/// A byte in each byte of a word.
+/// Returns a word with this byte in each of its bytes.
 const fn each(byte: u8) -> u64 {
     0x0101_0101_0101_0101 * byte as u64
 }
 
-/// A UUID's text without its hyphens: eight digits to a word.
+/// Returns a UUID's text without its hyphens: eight digits to a word.
 #[inline(always)]
 fn words(text: &[u8; UUID_TEXT]) -> [u64; 4] {
     let four = |at: usize| text[at..].first_chunk().map_or(0, |four| u32::from_le_bytes(*four));
@@ -29,7 +29,7 @@ fn words(text: &[u8; UUID_TEXT]) -> [u64; 4] {
     [eight(0, 4), eight(9, 14), eight(19, 24), eight(28, 32)]
 }
 
-/// Returns whether the text of a UUID has its hyphens.
+/// Returns true if the text of a UUID has its hyphens.
 #[inline(always)]
 const fn has_hyphens(text: &[u8; UUID_TEXT]) -> bool {
     let [a, b, c, d] = HYPHENS;
@@ -39,18 +39,19 @@ const fn has_hyphens(text: &[u8; UUID_TEXT]) -> bool {
 /// The distance from the value of a digit to its letter, in addition to '0': 'a' is '0' + 10 + 39.
 const TO_LETTER: u64 = 39;
 
-/// Returns the values of eight digits, a byte each; the second word is not 0 where a byte is no digit.
+/// Returns the values of eight digits, a byte each. The second word is not 0 if a byte is no digit.
 #[inline(always)]
 const fn values(word: u64) -> (u64, u64) {
     // Bit 6 distinguishes a letter from a digit.
     let letter = (word >> 6) & each(1);
     let values = word.wrapping_sub(letter * TO_LETTER).wrapping_sub(each(b'0'));
-    // A letter means 10 at least, a digit less. Sums that spoil a neighbour's are those of bytes that are refused.
+    // A letter means at least 10, a digit less. Only bytes that are refused produce a sum that corrupts its
+    // neighbor's.
     let is_wrong = (values.wrapping_add(each(6)) ^ (letter << 4)) & each(0x10) | values & each(0xf0);
     (values, is_wrong)
 }
 
-/// The text of eight digits that mean this.
+/// Returns the text of eight digits with these values.
 #[inline(always)]
 const fn written(values: u64) -> u64 {
     let letter = ((values + each(6)) >> 4) & each(1);
@@ -67,17 +68,18 @@ const fn half(low: u64, high: u64) -> Option<u64> {
     Some(low | high << 4)
 }
 
-/// The two words of digits of which `half` makes this value.
+/// Returns the two words of digits from which `half` makes this value.
 #[inline(always)]
 const fn halves(half: u64) -> (u64, u64) {
     (half & each(0x0f), half >> 4 & each(0x0f))
 }
 
-/// The 16 bytes of the canonical text of a UUID: lower case, with hyphens. `None`: it is something else.
+/// Returns the 16 bytes of the canonical text of a UUID: lower case, with hyphens. `None` if the text is anything
+/// else.
 ///
 /// They are not in the order of the UUID's own bytes. Each byte has a digit of one word of the text, and in its high
-/// half the digit at the same place of the next word. So no digit moves past its neighbour, and eight are processed at
-/// once: this is in the path of every acquire.
+/// half the digit at the same place of the next word. So no digit moves past its neighbor, and eight are processed at
+/// once: every acquire takes this path.
 #[inline(always)]
 pub(super) fn uuid_bytes(text: &[u8]) -> Option<[u8; 16]> {
     let text: &[u8; UUID_TEXT] = text.try_into().ok()?;
@@ -89,14 +91,15 @@ pub(super) fn uuid_bytes(text: &[u8]) -> Option<[u8; 16]> {
     Some((u128::from(first) | u128::from(second) << 64).to_le_bytes())
 }
 
-/// The two words that 16 bytes are.
+/// Returns the two words that 16 bytes encode.
 #[inline(always)]
 fn both_halves(bytes: &[u8; 16]) -> (u64, u64) {
     let both = u128::from_le_bytes(*bytes);
     (both as u64, (both >> 64) as u64)
 }
 
-/// Returns whether this is the canonical text of that UUID. Half the work of reading it: nothing needs to be checked.
+/// Returns true if this is the canonical text of that UUID. Takes half the work of reading it: nothing needs to be
+/// checked.
 #[inline(always)]
 pub(super) fn is_uuid_text(bytes: &[u8; 16], text: &[u8]) -> bool {
     let Ok(text) = <&[u8; UUID_TEXT]>::try_from(text) else {
@@ -104,7 +107,7 @@ pub(super) fn is_uuid_text(bytes: &[u8; 16], text: &[u8]) -> bool {
     };
     let (first, second) = both_halves(bytes);
     let ((a, b), (c, d), found) = (halves(first), halves(second), words(text));
-    // One word after the other: taken together, the compiler makes vectors of them, which take more to fill.
+    // Compares word by word: the compiler would turn all of them into vectors, which take longer to fill.
     written(a) == found[0]
         && written(b) == found[1]
         && written(c) == found[2]
@@ -112,7 +115,7 @@ pub(super) fn is_uuid_text(bytes: &[u8; 16], text: &[u8]) -> bool {
         && has_hyphens(text)
 }
 
-/// The canonical text of a UUID.
+/// Returns the canonical text of a UUID.
 pub(super) fn uuid_text(bytes: &[u8; 16]) -> [u8; UUID_TEXT] {
     let (first, second) = both_halves(bytes);
     let ((a, b), (c, d)) = (halves(first), halves(second));
@@ -127,7 +130,7 @@ pub(super) fn uuid_text(bytes: &[u8; 16]) -> [u8; UUID_TEXT] {
     text
 }
 
-/// Most digits of a number at the end of a name that are packed.
+/// The most digits of a number at the end of a name that are packed.
 pub(super) const DIGITS_MAX: usize = 18;
 
 /// Returns the number of bytes that a number of `digits` digits takes.
@@ -136,7 +139,7 @@ pub(super) const fn bytes_of_digits(digits: usize) -> usize {
     BYTES[digits] as usize
 }
 
-/// A name that ends in a number: the word before it, the number of its digits, its value.
+/// Splits a name that ends in a number: returns the word before it, the number of its digits, and its value.
 #[inline(always)]
 pub(super) fn split_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
     if let Some(last) = name.last_chunk() {
@@ -155,13 +158,13 @@ pub(super) fn split_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
     split_long_number(name)
 }
 
-/// The number that the last `digits` bytes of a word write, 1 to 7 of them.
+/// Parses the last `digits` bytes of a word as a number, 1 to 7 of them.
 #[inline(always)]
 fn eight_digits(word: u64, digits: usize) -> u64 {
-    // The others become zeros in front of it.
+    // Zeros replace the others in front.
     let shift = 64 - 8 * digits as u32;
     let digits = (word >> shift << shift) & each(0x0f);
-    // Neighbours together: by tens, hundreds, ten thousands.
+    // Combines neighbors: into tens, hundreds, ten thousands.
     let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
     (fours * 10_000 + (fours >> 32)) & 0xffff_ffff
@@ -180,8 +183,8 @@ fn split_long_number(name: &[u8]) -> Option<(&[u8], usize, u64)> {
     (start < name.len()).then(|| (&name[..start], name.len() - start, value))
 }
 
-/// Returns whether two words are the same: those of 8 to 16 bytes, as most are, take two comparisons of eight bytes
-/// instead of a call.
+/// Returns true if two words are the same. Words of 8 to 16 bytes, the common case, take two comparisons of eight
+/// bytes instead of a call.
 #[inline(always)]
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     if one.len() != other.len() {
@@ -194,26 +197,26 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// Longest word that is kept in [`Prefixes`].
+/// The longest word that is stored in [`Prefixes`].
 const PREFIX_BYTES_MAX: usize = 64;
 
-/// The number of words that are kept. One number of a byte is left to say "none".
+/// The number of words that are stored. One number of a byte is left to mean "none".
 const PREFIXES: usize = 255;
 
-/// Says that a name is not packed.
+/// Marks a name that is not packed.
 pub(super) const NO_PREFIX: u8 = PREFIXES as u8;
 
-/// A database and a word that names in it begin with.
+/// A database, and a word with which names in it begin.
 #[derive(Default)]
 struct Prefix {
     db: u32,
     bytes: Box<[u8]>,
-    /// The number of names that use it; at 0, another word may take its seat.
+    /// The number of names that use it. At 0, another word may replace it.
     uses: u32,
 }
 
-/// The words that names begin with, each once: a table of a fixed number of seats, in which a word has one seat it may
-/// take. A word that finds its seat taken is not packed. So the table never grows, whatever names clients choose.
+/// The words with which names begin, each stored once: a table of a fixed number of seats, in which a word has one
+/// possible seat. A word whose seat is taken is not packed. So the table never grows, whatever names clients choose.
 pub(super) struct Prefixes {
     seats: Box<[Prefix; PREFIXES]>,
     /// The databases of names that are not packed.
@@ -237,7 +240,7 @@ impl Default for Prefixes {
 }
 
 impl Prefixes {
-    /// The seat of this word, with one more use. `None`: another one has it.
+    /// Returns the seat of this word, with one more use. `None` if another word has it.
     #[inline(always)]
     pub(super) fn take(&mut self, db: u32, bytes: &[u8]) -> Option<u8> {
         if bytes.len() > PREFIX_BYTES_MAX {
@@ -265,7 +268,7 @@ impl Prefixes {
         }
     }
 
-    /// Notes that a name in this database is not packed, and returns that it has no seat.
+    /// Notes that a name in this database is not packed. Returns the number for "none".
     #[inline]
     pub(super) fn no_seat(&mut self, db: u32) -> u8 {
         self.others = match self.others {
@@ -276,7 +279,7 @@ impl Prefixes {
         NO_PREFIX
     }
 
-    /// Returns true if any name is in one of these databases; `true` also if a name that was not packed may have been
+    /// Returns true if any name is in one of these databases. Also true if a name that was not packed may have been
     /// there.
     pub(super) fn may_be_in(&self, is_concerned: impl Fn(u32) -> bool) -> bool {
         let may_others_be = match self.others {
@@ -287,7 +290,7 @@ impl Prefixes {
         may_others_be || self.seats.iter().any(|prefix| prefix.uses > 0 && is_concerned(prefix.db))
     }
 
-    /// The name that was packed.
+    /// Returns the name that was packed.
     pub(super) fn name(&self, seat: u8, digits: usize, value: u64) -> Option<LockKeyBuf> {
         let prefix = self.seats.get(usize::from(seat))?;
         let mut name = Vec::with_capacity(prefix.bytes.len() + digits);
@@ -296,7 +299,7 @@ impl Prefixes {
         Some(LockKeyBuf { db: prefix.db, name: name.into() })
     }
 
-    /// Returns whether the packed name is this one.
+    /// Returns true if the packed name is this one.
     pub(super) fn is_name(&self, seat: u8, digits: usize, value: u64, lock_key: LockKey<'_>) -> bool {
         let prefix = self.seats.get(usize::from(seat));
         split_number(lock_key.name).is_some_and(|(word, own_digits, own)| {
@@ -305,13 +308,13 @@ impl Prefixes {
         })
     }
 
-    /// The database of a packed name.
+    /// Returns the database of a packed name.
     pub(super) fn db(&self, seat: u8) -> Option<u32> {
         self.seats.get(usize::from(seat)).map(|prefix| prefix.db)
     }
 
-    /// By length, first and last eight bytes, which words that are in use together seldom share. An attacker gains
-    /// nothing by words that share a seat: they are merely not packed.
+    /// Hashes the length and the first and last eight bytes, which words in use at the same time seldom share. An
+    /// attacker gains nothing by words that share a seat: they are merely not packed.
     #[inline(always)]
     fn seat_of(db: u32, bytes: &[u8]) -> u8 {
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -324,7 +327,7 @@ impl Prefixes {
         ((hash >> 32) % PREFIXES as u64) as u8
     }
 
-    /// The number of names that use each seat.
+    /// Returns the number of names that use each seat.
     pub(super) fn uses(&self) -> impl Iterator<Item = u32> {
         self.seats.iter().map(|prefix| prefix.uses)
     }

@@ -9,9 +9,9 @@ pub struct NewHold<'a> {
     pub owner: &'a [u8],
     /// The fencing token.
     pub token: Token,
-    /// For how long.
+    /// The lease.
     pub lease_ms: u64,
-    /// The connection that acquired it, where known.
+    /// The connection that acquired it, if known.
     pub client: Option<ClientId>,
     /// Its binding to that connection.
     pub binding: Binding,
@@ -22,6 +22,6 @@ pub struct NewHold<'a> {
 pub struct Ended {
     /// Its fencing token.
     pub token: Token,
-    /// The milliseconds for which it was held.
+    /// How long it was held, in milliseconds.
     pub held_ms: u64,
 }

@@ -1,4 +1,4 @@
-//! One owner among very many records.
+//! Searches very many records for one owner.
 
 // The largest record has some hundred bytes.
 #![allow(clippy::cast_possible_truncation)]
@@ -8,12 +8,12 @@ use super::name_codec;
 use super::record::{HEAD, SPILLED, UUID_OWNER, name_len};
 use super::store::Locks;
 
-/// An owner that is searched in very many records: the byte at the end of the name distinguishes most others.
+/// An owner to search for in very many records. The last byte of the owner rules out most other records.
 struct Sought {
-    /// The last byte of the owner as a record has it.
+    /// The last byte of the owner as a record stores it.
     last: u8,
-    /// The position of that byte in a record, by the record's shape. 0, which is where the generation is: in none of
-    /// this shape.
+    /// The position of that byte in a record, by the record's shape. 0, the position of the generation, if no record
+    /// of this shape can match.
     at: [u16; 256],
 }
 
@@ -29,7 +29,7 @@ impl Sought {
         Self { last, at: std::array::from_fn(|shape| at(shape as u8) as u16) }
     }
 
-    /// Returns whether the hold in this slot may be that owner's: `false` is sure.
+    /// Returns true if the hold in this slot may be that owner's; false is certain.
     #[inline(always)]
     fn may_be_in(&self, slot: &[u8]) -> bool {
         const SHAPE_AT: usize = HEAD - 1;
@@ -40,7 +40,7 @@ impl Sought {
 }
 
 impl Locks {
-    /// The records of all holds of this owner. Goes through all records.
+    /// Returns the records of all holds of this owner. Goes through all records.
     pub(super) fn records_of_owner(&self, owner: &[u8]) -> Vec<LockId> {
         let sought = Sought::new(owner);
         let mut own = Vec::new();

@@ -1,7 +1,7 @@
 //! The layout of a lock in its slot: a head of 31 bytes, then its name and its owner.
 //!
-//! With a name like `lock:order:123456` and a UUID for an owner that makes 50 bytes, the deadline's place
-//! on the wheel included.
+//! With a name like `lock:order:123456` and a UUID as the owner, a record has 50 bytes, including the links of its
+//! deadline on the wheel.
 
 // Numbers are cut into the fields of a record on purpose; each comment says which part it keeps.
 #![allow(clippy::cast_possible_truncation)]
@@ -18,14 +18,14 @@ use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Moment, Token};
 /// Bytes of a [`Head`].
 pub(super) const HEAD: usize = size_of::<Head>();
 
-/// Longest name that is kept in the slot.
+/// The longest name that is stored in the slot.
 const NAME_MAX: usize = 108;
 
-/// Says that name and owner are kept elsewhere.
+/// Marks a name and an owner that are stored elsewhere.
 pub(super) const SPILLED: u8 = 0;
 
 pub(super) const UUID_OWNER: u8 = 0x80;
-/// Latest end of a lease, in microseconds: 8.9 years after the clock's beginning.
+/// The latest end of a lease, in microseconds: 8.9 years after the clock's beginning.
 pub(super) const UNTIL_MAX: u64 = (1 << 48) - 1;
 
 /// The bits of a link word in addition to the link.
@@ -38,13 +38,13 @@ const TOKEN_SHIFT: u32 = 11;
 #[derive(Clone, Copy)]
 #[repr(u64)]
 pub(super) enum Flag {
-    /// Somebody holds it.
+    /// An owner holds it.
     Held = 1 << FLAGS_SHIFT,
-    /// There is more to say than the record has room for.
+    /// The hold has data that does not fit the record.
     HoldExt = 2 << FLAGS_SHIFT,
 }
 
-/// The fixed part of a record. All of it is meaningful only while the lock is held, but for the links.
+/// The fixed part of a record. Unless the lock is held, only the links are meaningful.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct Head {
@@ -54,11 +54,11 @@ pub(super) struct Head {
     until_low: U32,
     until_middle: u8,
     since: U32,
-    /// The low half of the connection's number; 0: not known.
+    /// The low half of the connection's number; 0 if unknown.
     client: U32,
     next: U32,
     previous: U32,
-    /// The seat in [`Prefixes`] of the word that the name begins with.
+    /// The seat in [`Prefixes`] of the word with which the name begins.
     pub(super) prefix: u8,
     /// The encoding of name and owner: see [`Tail`].
     pub(super) shape: u8,
@@ -82,7 +82,7 @@ impl Head {
         Token::new(self.word.get() >> TOKEN_SHIFT)
     }
 
-    /// The end of the lease, in microseconds.
+    /// Returns the end of the lease, in microseconds.
     #[inline]
     pub(super) fn until_us(&self) -> u64 {
         let low = u64::from(self.until_low.get()) | u64::from(self.until_middle) << 32;
@@ -101,7 +101,7 @@ impl Head {
     }
 
     /// Returns the connection, given the newest one that was ever stored: half of a number distinguishes four billion
-    /// of them.
+    /// connections.
     pub(super) fn client(&self, newest: u64) -> Option<ClientId> {
         let low = u64::from(self.client.get());
         let id = newest & !u64::from(u32::MAX) | low;
@@ -113,7 +113,7 @@ impl Head {
         self.client = U32::new(client.map_or(0, |client| client.0 as u32));
     }
 
-    /// The milliseconds for which it has been held.
+    /// Returns how long it has been held, in milliseconds.
     pub(super) fn held_ms(&self, now: Moment) -> u64 {
         Since(self.since.get()).age_ms(now)
     }
@@ -128,7 +128,7 @@ impl Head {
         self.since = U32::new(Since::at(since).0);
     }
 
-    /// The neighbours on the wheel.
+    /// Returns the neighbors on the wheel.
     #[inline]
     pub(super) fn links(&self) -> (u32, u32) {
         (self.previous.get() & !LINK_EXTRA, self.next.get() & !LINK_EXTRA)
@@ -140,7 +140,7 @@ impl Head {
         self.previous = U32::new(self.previous.get() & LINK_EXTRA | previous);
     }
 
-    /// Begins a hold, with these neighbours on the wheel.
+    /// Starts a hold, with these neighbors on the wheel.
     #[inline(always)]
     pub(super) fn begin(
         &mut self,
@@ -163,7 +163,7 @@ impl Head {
         self.set_links(NONE, NONE);
     }
 
-    /// Ends a hold; returns the neighbours that it had on the wheel.
+    /// Ends a hold. Returns the neighbors that it had on the wheel.
     #[inline]
     pub(super) fn end(&mut self) -> (u32, u32) {
         self.set(Flag::Held, false);
@@ -172,8 +172,8 @@ impl Head {
         links
     }
 
-    /// To be called at least once in twelve days while the hold lasts, which each renewal does: a lease is a
-    /// day at most.
+    /// Must be called at least once in twelve days while the hold lasts. Each renewal does, and a lease is a day at
+    /// most.
     pub(super) fn keep_since(&mut self, now: Moment) {
         self.since = U32::new(Since(self.since.get()).kept(now).0);
     }
@@ -187,7 +187,7 @@ impl Since {
     const IN_SECONDS: u32 = 1 << 31;
 
     const fn at(now: Moment) -> Self {
-        // Rounded up, while the present is rounded down: a duration is never reported as longer than it is.
+        // Rounded up, while the present is rounded down, so that a duration is never reported as longer than it is.
         Self(now.0.div_ceil(1_000) as u32 & !Self::IN_SECONDS)
     }
 
@@ -195,7 +195,7 @@ impl Since {
         let value = self.0 & !Self::IN_SECONDS;
         if self.0 & Self::IN_SECONDS == 0 {
             let age = ((now.0 / 1_000) as u32).wrapping_sub(value) & !Self::IN_SECONDS;
-            // Within its first millisecond it lies ahead.
+            // Within its first millisecond, the rounded moment is in the future.
             if age == !Self::IN_SECONDS { 0 } else { age as u64 }
         } else {
             (now.0 / 1_000_000).saturating_sub(value as u64) * 1_000
@@ -214,9 +214,9 @@ impl Since {
 
 /// The encoded name and owner that follow the head.
 ///
-/// The name: the bytes of its number if it ends in one and its beginning has a seat; the shape is then how many
-/// digits. Else the database (4 bytes) and all of the name, with 19 + its length. The owner: the 16 bytes of a UUID,
-/// with the high bit of the shape set; else its length less one, and all of it.
+/// The name: the bytes of its number, if it ends in one and its beginning has a seat; the shape is then the number of
+/// digits. Otherwise the database (4 bytes) and the whole name, and the shape is 19 + the name's length. The owner:
+/// the 16 bytes of a UUID, with the high bit of the shape set; otherwise its length less one, and the whole owner.
 pub(super) struct Tail<'a> {
     lock_key: LockKey<'a>,
     prefix: u8,
@@ -228,7 +228,7 @@ pub(super) struct Tail<'a> {
 }
 
 impl<'a> Tail<'a> {
-    /// Packs name and owner; takes a seat for the beginning of the name.
+    /// Packs name and owner, and takes a seat for the beginning of the name.
     #[inline(always)]
     pub(super) fn new(prefixes: &mut Prefixes, lock_key: LockKey<'a>, owner: &'a [u8]) -> Self {
         let number = name_codec::split_number(lock_key.name)
@@ -246,7 +246,7 @@ impl<'a> Tail<'a> {
         if self.short_owner.is_some() { 16 } else { 1 + self.owner.len() }
     }
 
-    /// The number of bytes that it takes. `None`: the name is too long for a slot.
+    /// Returns the number of bytes that it takes. `None` if the name is too long for a slot.
     #[inline(always)]
     pub(super) const fn len(&self) -> Option<usize> {
         if self.prefix == NO_PREFIX && self.lock_key.name.len() > NAME_MAX {
@@ -255,7 +255,7 @@ impl<'a> Tail<'a> {
         Some(self.name_len() + self.owner_len())
     }
 
-    /// Writes it into a slot. `false`: there is not enough room, and nothing was written.
+    /// Writes it into a slot. Returns false if there is not enough room; then nothing was written.
     #[inline(always)]
     pub(super) fn write(&self, head: &mut Head, tail: &mut [u8]) -> bool {
         let Some(len) = self.len() else {
@@ -264,7 +264,7 @@ impl<'a> Tail<'a> {
         if len > tail.len() {
             return false;
         }
-        // The number in one piece if there is room, and then the owner over its surplus bytes.
+        // Writes the number in one piece if there is room, and then the owner over its surplus bytes.
         match tail.first_chunk_mut() {
             Some(word) => *word = self.number.to_le_bytes(),
             None => tail.iter_mut().zip(self.number.to_le_bytes()).for_each(|(byte, part)| *byte = part),
@@ -282,7 +282,7 @@ impl<'a> Tail<'a> {
                 shape |= usize::from(UUID_OWNER);
             }
             None => {
-                // An owner has at least a byte; none is written for a lock without a hold.
+                // An owner has at least one byte. A lock without a hold has none.
                 owner[0] = self.owner.len().saturating_sub(1) as u8;
                 owner[1..].copy_from_slice(self.owner);
             }
@@ -291,26 +291,26 @@ impl<'a> Tail<'a> {
         true
     }
 
-    /// The prefix's seat that it took.
+    /// Returns the seat of the prefix that it took.
     pub(super) const fn prefix(&self) -> u8 {
         self.prefix
     }
 }
 
-/// A name as it was written.
+/// A name as encoded.
 pub(super) enum Name<'a> {
-    /// The prefix's seat, how many digits, their value.
+    /// The seat of the prefix, the number of digits, and their value.
     Packed(u8, usize, u64),
-    /// As it is.
+    /// The name itself.
     Plain(LockKey<'a>),
 }
 
-/// An owner as it was written.
+/// An owner as encoded.
 #[derive(Clone, Copy)]
 pub(super) enum Owner<'a> {
     /// The bytes of a UUID.
     Uuid(&'a [u8; 16]),
-    /// As it is.
+    /// The owner itself.
     Plain(&'a [u8]),
 }
 
@@ -394,7 +394,7 @@ impl Links for Records {
 }
 
 impl Name<'_> {
-    /// The lock key that it names.
+    /// Returns the lock key that it names.
     pub(super) fn lock_key(&self, prefixes: &Prefixes) -> Option<LockKeyBuf> {
         match *self {
             Self::Packed(seat, digits, number) => prefixes.name(seat, digits, number),

@@ -1,29 +1,29 @@
-//! Slots of bytes under numbers: where the records of locks live.
+//! Numbered slots of bytes for the records of locks.
 //!
 //! A million locks are a million small records of nearly the same size. An allocation for each would cost as many
 //! instructions as the rest of an acquire, and the allocator's rounding as much memory as a token. So records are
 //! stored in pages, each cut into slots of one size; a size has its own pages. (Bonwick, "The Slab Allocator", 1994.)
-//! The first pages of a size have 16 KiB, so that a few locks take little; the others have 64 KiB. An allocator places
-//! each page on its own, and a walk through all records waits for memory at the beginning of each.
+//! The first pages of a size have 16 KiB, so that a few locks take little memory; the others have 64 KiB. An
+//! allocator places each page on its own, and a walk through all records waits for memory at the beginning of each.
 //!
-//! The first byte of a slot is its *generation*: whether it is occupied, and how often it was. So a number kept too
-//! long does not find another lock's record.
+//! The first byte of a slot is its *generation*: it shows if the slot is occupied, and how often it was. So a stale
+//! number does not find another lock's record.
 
 // Sizes of slots, their counts in a page and numbers of pages are small by construction: see the constants.
 #![allow(clippy::cast_possible_truncation)]
 
 use crate::lock::tuning::Bound;
 
-/// Bytes of a page: a size class of the usual allocators, so that nothing is lost to rounding.
+/// The bytes of a page: a size class of the usual allocators, so that nothing is lost to rounding.
 const PAGE_BYTES: usize = 64 * 1024;
 
-/// Bytes of each of the first [`SMALL_PAGES`] of a size.
+/// The bytes of each of the first [`SMALL_PAGES`] of a size.
 const SMALL_PAGE_BYTES: usize = Bound::of(16 * 1024, 2 * 1024).fixed();
 
 /// The number of pages of a size that are small.
 const SMALL_PAGES: u32 = Bound::of(8, 2).fixed() as u32;
 
-/// A number is 17 bits of page and 11 bits of slot: 8 GiB of records, 170 million of the usual size.
+/// A number has 17 bits of page and 11 bits of slot: 8 GiB of records, 170 million of the usual size.
 pub(super) const SLOT_BITS: u32 = 11;
 
 /// Bits of a number.
@@ -32,16 +32,16 @@ pub(super) const INDEX_BITS: u32 = 28;
 /// Numbers from here on name no slot, so that links can use them for other purposes.
 pub(super) const INDEX_END: u32 = (1 << INDEX_BITS) - (1 << 16);
 
-/// Most pages.
+/// The most pages.
 const PAGES_MAX: usize = (INDEX_END >> SLOT_BITS) as usize;
 
-/// Smallest slot.
+/// The smallest slot.
 const SIZE_MIN: usize = 36;
 
-/// Up to here sizes are even, so that the usual record wastes nothing; beyond, they go by 16.
+/// Sizes up to this are even, so that the usual record wastes nothing; larger ones are multiples of 16.
 const FINE_MAX: usize = 64;
 
-/// Largest slot.
+/// The largest slot.
 pub(super) const SIZE_MAX: usize = FINE_MAX + 16 * COARSE;
 
 const FINE: usize = (FINE_MAX - SIZE_MIN) / 2 + 1;
@@ -53,14 +53,14 @@ const NO_SLOT: u16 = u16::MAX;
 
 #[derive(Default)]
 struct Page {
-    /// Empty: the page went back to the allocator.
+    /// Empty if the page went back to the allocator.
     bytes: Box<[u8]>,
     size: u16,
     /// The number of slots.
     slots: u16,
     /// The number of occupied slots.
     live: u16,
-    /// Slots from here on were never used.
+    /// The first slot that was never used, like all after it.
     fresh: u16,
     /// The slot that was vacated last; each vacant slot names the next one.
     vacant: u16,
@@ -69,7 +69,7 @@ struct Page {
 }
 
 impl Page {
-    /// The page is full: another slot would not fit after the used ones.
+    /// Returns true if the page is full: no slot fits after the used ones.
     const fn is_full(&self) -> bool {
         self.live == self.slots
     }
@@ -85,13 +85,13 @@ pub(super) struct Slab {
     counts: Vec<u32>,
     /// Numbers of pages that went back to the allocator.
     gone: Vec<u32>,
-    /// The number of pages opened so far: lives are counted from there, so that a reused page does not issue its old
+    /// The number of pages opened so far. Generations start from it, so that a reused page does not issue its old
     /// numbers again.
     openings: u8,
     len: usize,
 }
 
-/// The class of sizes that a record of this size belongs to.
+/// Returns the class of sizes that a record of this size belongs to.
 const fn class_of(size: usize) -> usize {
     if size <= SIZE_MIN {
         0
@@ -121,19 +121,19 @@ impl Slab {
         self.pages.len() + PAGES_KEPT < PAGES_MAX
     }
 
-    /// Leaves no room from here on, for a test.
+    /// Leaves no room, for a test.
     #[cfg(test)]
     pub(super) fn use_up_numbers(&mut self) {
         self.pages.resize_with(PAGES_MAX - 1, Page::default);
     }
 
-    /// The number of occupied slots.
+    /// Returns the number of occupied slots.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Occupies a slot of at least `size` bytes. Returns its number, and its bytes, the generation first. `None`: the
-    /// record is too large, or there are too many.
+    /// Occupies a slot of at least `size` bytes. Returns its number, and its bytes, the generation first. `None` if
+    /// the record is too large, or there are too many.
     #[inline(always)]
     pub(super) fn insert(&mut self, size: usize) -> Option<(u32, &mut [u8])> {
         if size > SIZE_MAX {
@@ -198,7 +198,7 @@ impl Slab {
         Some(number)
     }
 
-    /// The bytes of a slot, the generation first; `None` if it is not occupied.
+    /// Returns the bytes of a slot, the generation first; `None` if it is not occupied.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<&[u8]> {
         let page = self.pages.get(page_of(index))?;
@@ -207,7 +207,7 @@ impl Slab {
         (slot.first()? & OCCUPIED != 0).then_some(slot)
     }
 
-    /// The bytes of a slot, to change them; `None` if it is not occupied. The generation must stay as it is.
+    /// Returns the bytes of a slot, to change them; `None` if it is not occupied. The generation must not be changed.
     #[inline]
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut [u8]> {
         let page = self.pages.get_mut(page_of(index))?;
@@ -221,7 +221,7 @@ impl Slab {
         self.remove_if(index, |_| Some(()));
     }
 
-    /// Vacates a slot if `look` finds the reason for it in its bytes, and returns that. One search for the slot serves
+    /// Vacates a slot if `look` finds a reason in its bytes, and returns that reason. One search for the slot serves
     /// both.
     #[inline(always)]
     pub(super) fn remove_if<R>(&mut self, index: u32, look: impl FnOnce(&[u8]) -> Option<R>) -> Option<R> {
@@ -248,7 +248,7 @@ impl Slab {
         Some(found)
     }
 
-    /// A page was full, or is empty: it has room now, or is not needed.
+    /// Updates the lists for a page that was full and has room now, or that is empty and not needed.
     #[inline]
     fn page_changed(&mut self, class: usize, number: usize, was_full: bool, is_empty: bool) {
         let Some(open) = self.open.get_mut(class) else {
@@ -261,8 +261,8 @@ impl Slab {
         }
     }
 
-    /// Gives an empty page back to the allocator if its class has another one with room. So one lock taken and freed
-    /// again and again does not allocate a page each time.
+    /// Gives an empty page back to the allocator if its class has another one with room. So a single lock, acquired
+    /// and released repeatedly, does not allocate a page each time.
     #[cold]
     fn close_page(&mut self, class: usize, number: usize) {
         let open = &mut self.open[class];
@@ -275,12 +275,12 @@ impl Slab {
         self.gone.push(number as u32);
     }
 
-    /// The bytes that a slot takes.
+    /// Returns the bytes that a slot takes.
     pub(super) fn size(&self, index: u32) -> usize {
         self.pages.get(page_of(index)).map_or(0, |page| usize::from(page.size))
     }
 
-    /// Some occupied slot of a slab that is no longer in use; pages without any are freed on the way.
+    /// Returns an occupied slot of a slab that is no longer in use. Frees pages without any on the way.
     pub(super) fn last(&mut self) -> Option<u32> {
         while let Some(page) = self.pages.last_mut() {
             while let Some(slot) = page.fresh.checked_sub(1) {
@@ -295,7 +295,7 @@ impl Slab {
         None
     }
 
-    /// All occupied slots, in no particular order: their numbers, and their bytes, the generation first.
+    /// Returns all occupied slots, in no particular order: their numbers, and their bytes, the generation first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
         self.pages.iter().zip(0_u32..).flat_map(|(page, number)| {
             let slots = page.bytes.chunks_exact(usize::from(page.size).max(1)).take(usize::from(page.fresh));
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn a_slot_that_was_never_used_is_not_occupied() {
         let mut slab = Slab::default();
-        // A page for each size, and some more: their first generations differ.
+        // One page for each size, and a few more: their first generations differ.
         for size in (SIZE_MIN..SIZE_MAX).step_by(2) {
             let (index, _) = slab.insert(size).expect("there is room");
             let number = page_of(index);
@@ -401,7 +401,7 @@ mod tests {
                 expected.sort_unstable();
                 assert_eq!(bytes(&slab), expected, "{size}");
             }
-            // The first page that is needed again is small, as two of this size are left.
+            // The next page is small, because only two of this size are left.
             let count = PAGE_BYTES / size;
             indexes.drain(2 * (SMALL_PAGE_BYTES / size)..).for_each(|index| slab.remove(index));
             assert_eq!(bytes(&slab).len() + 1, expected.len(), "{size}: one page is kept that is empty");

@@ -1,4 +1,4 @@
-//! All locks as they are kept: see the [module](super).
+//! Stores all locks: see the [module](super).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::record::{Flag, HEAD, Head, Records, SPILLED, Tail, UNTIL_MAX};
 use super::timer_wheel::{LIST, Links, NONE, Next, Wheel};
 use crate::lock::types::{Binding, ClientId, LockKey, LockKeyBuf, Moment};
 
-/// A name or owner that no slot has room for.
+/// A name or owner that fits no slot.
 pub(super) struct Spilled {
     pub(super) lock_key: LockKeyBuf,
     pub(super) owner: Box<[u8]>,
@@ -36,26 +36,28 @@ pub struct Locks {
     pub(super) hold_exts: HoldExts,
 }
 
-/// The first millisecond on the wheel in which a lease can be found to have expired: the first one after its end.
+/// Returns the first millisecond on the wheel in which a lease can be found to have expired: the first one after its
+/// end.
 pub(super) const fn tick(until_us: u64) -> u64 {
-    // Half the instructions of `div_ceil`, and the same but for the last millisecond that there is.
+    // Takes half the instructions of `div_ceil`. Differs from it only in the last millisecond that can be
+    // represented.
     until_us.saturating_add(999) / 1_000
 }
 
-/// When a lease of this length ends that begins now.
+/// Returns when a lease of this length ends that begins now.
 #[inline(always)]
 pub(super) fn end_of(now: Moment, lease_ms: u64) -> u64 {
     now.plus_ms(lease_ms).0
 }
 
 impl Locks {
-    /// Returns whether this number may be one of this set's now.
+    /// Returns true if this number may belong to this set.
     #[must_use]
     pub fn may_know(&self, id: LockId) -> bool {
         if id.is_list() { self.holder_lists.get(id).is_some() } else { id.epoch() == self.epoch }
     }
 
-    /// The number of locks. The holders of one lock count once.
+    /// Returns the number of locks. The holders of one lock count once.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.records.0.len() - self.holder_lists.listed + self.holder_lists.all.len()
@@ -67,19 +69,19 @@ impl Locks {
         self.len() == 0
     }
 
-    /// The number of locks that are held. Each held record outside of the lists is a lock, and so is each list.
+    /// Returns the number of held locks. Each held record outside of the lists is a lock, and so is each list.
     #[must_use]
     pub const fn held(&self) -> usize {
         self.holds - self.holder_lists.listed + self.holder_lists.all.len()
     }
 
-    /// The number of holds.
+    /// Returns the number of holds.
     #[must_use]
     pub const fn holds(&self) -> usize {
         self.holds - self.holder_lists.detached_holds
     }
 
-    /// Adds a lock, held or not. `None`: there are too many, or the clock has run too far to represent an end.
+    /// Adds a lock, held or not. `None` if there are too many, or the clock has run too far to represent an end.
     #[inline(always)]
     pub fn insert(
         &mut self,
@@ -94,7 +96,7 @@ impl Locks {
         let tail = Tail::new(&mut self.prefixes, lock_key, owner);
         let Some(len) = tail.len() else {
             self.prefixes.give_back(tail.prefix());
-            // A copy: the address of the hold itself would keep it from being in registers all the way here.
+            // A copy, because the address of the hold itself would keep it out of registers on the way here.
             return self.insert_spilled(now, lock_key, hold.copied().as_ref());
         };
         let Some((index, slot)) = self.records.0.insert(HEAD + len) else {
@@ -136,7 +138,7 @@ impl Locks {
         Some(id)
     }
 
-    /// Begins a hold in a lock, instead of the one that it may have.
+    /// Starts a hold on a lock, in place of any earlier one.
     pub fn begin(&mut self, id: LockId, now: Moment, lock_key: LockKey<'_>, hold: &NewHold<'_>) {
         let index = id.index();
         let Some((shape, prefix)) = self.head(id).map(|(head, _)| (head.shape, head.prefix)) else {
@@ -148,7 +150,7 @@ impl Locks {
         if let Some((head, rest)) = self.records.both_mut(index)
             && !tail.write(head, rest)
         {
-            // The head has no room for it: store it separately.
+            // The head has no room for the prefix, so name and owner are stored separately.
             (head.prefix, head.shape) = (self.prefixes.no_seat(lock_key.db), SPILLED);
             self.prefixes.give_back(tail.prefix());
             self.spilled.insert(index, Spilled { lock_key: lock_key.to_owned(), owner: hold.owner.into() });
@@ -181,7 +183,7 @@ impl Locks {
         self.newest_client = self.newest_client.max(client.map_or(0, |client| client.0));
     }
 
-    /// Frees the memory that the name of a record takes outside of its slot.
+    /// Frees the memory of a record's name outside of its slot.
     #[inline(always)]
     pub(super) fn forget_name(&mut self, index: u32, shape: u8, prefix: u8) {
         if shape == SPILLED {
@@ -235,7 +237,7 @@ impl Locks {
         self.leases.insert(&mut self.records, id.index(), tick(until), now.0 / 1_000);
     }
 
-    /// The owner of this hold has shown on this connection.
+    /// Notes the connection on which the owner of this hold was last seen.
     pub fn note_shown(&mut self, id: LockId, client: Option<ClientId>) {
         if let Some(head) = self.head_mut(id) {
             if client.is_some() {
@@ -245,7 +247,7 @@ impl Locks {
         }
     }
 
-    /// Removes a lock that has no holder. Returns whether it had none.
+    /// Removes a lock that has no holder. Returns true if it had none.
     #[inline(always)]
     pub fn remove_free(&mut self, id: LockId) -> bool {
         let (epoch, mut is_held) = (self.epoch, false);
@@ -265,7 +267,7 @@ impl Locks {
         !is_held && self.holder_lists.get(id).is_none()
     }
 
-    /// The time at which leases must be checked next: never later than the first end.
+    /// Returns the time at which leases must be checked next: never later than the first end.
     #[must_use]
     pub fn next_end(&self) -> Option<Moment> {
         let tick = self.leases.next_tick();
@@ -277,14 +279,14 @@ impl Locks {
         next.map(|ms| Moment(ms * 1_000))
     }
 
-    /// Returns a lease that has expired. It stays so until it is ended, renewed or postponed.
+    /// Returns a lease that has expired. It is returned again until it is ended, renewed or postponed.
     pub fn due(&mut self, now: Moment) -> Due {
         let now_ms = now.0 / 1_000;
         if let Some(&(at, id)) = self.postponed.first()
             && at <= now_ms
         {
             self.postponed.pop_first();
-            // It may have been ended meanwhile, and held again: then it has an end of its own, or is kept alive.
+            // It may have ended since, and be held again: then it has an end of its own, or is paused.
             if self.hold(id).is_some() && self.records.links(id.index()).0 == NONE && !self.is_paused(id) {
                 self.leases.insert(&mut self.records, id.index(), now_ms, now_ms);
             }
@@ -308,7 +310,7 @@ impl Locks {
         }
     }
 
-    /// Bytes that a lock occupies.
+    /// Returns the bytes that a lock occupies.
     #[must_use]
     pub fn memory_of(&self, id: LockId) -> usize {
         if let Some(holders) = self.holder_lists.get(id) {
@@ -332,12 +334,12 @@ impl Locks {
     }
 }
 
-/// What leases want.
+/// The result of a search for an expired lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Due {
     /// Nothing ends now.
     Nothing,
-    /// Ask again: a little work was done that finds out.
+    /// The search did some work and must be continued.
     AskAgain,
     /// This lease has expired.
     Lease(LockId),

@@ -1,21 +1,21 @@
 //! A timer wheel for the leases (G3).
 //!
 //! A hierarchical timing wheel (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", 1987). It uses seven
-//! levels of 64 lists, a millisecond a list on the lowest, 64 times as much a list on each level above. A lease goes
-//! into the list of the lowest level on which its end and the wheel's present differ. When the present comes to a
-//! list above the lowest, its leases are sorted into the lists below. So beginning, renewing and ending a lease cost
-//! the same few instructions whether ten or ten million others run. A heap would touch one record in each of its
-//! levels.
+//! levels of 64 lists: a list covers a millisecond on the lowest level, and 64 times as much on each level above. A
+//! lease goes into the list of the lowest level on which its end and the wheel's present differ. When the present
+//! reaches a list above the lowest level, its leases are sorted into the lists below. So starting, renewing and
+//! ending a lease cost the same few instructions whether ten or ten million others run. A heap would touch one record
+//! in each of its levels.
 //!
-//! The lists run through the records themselves: eight bytes a lease. Each step of [`Wheel::next_due`] moves at most
-//! one, so that a million leases in one list delay no client.
+//! The lists run through the records themselves, at eight bytes for each lease. Each step of [`Wheel::next_due`]
+//! moves at most one, so that a million leases in one list delay no client.
 
 // There are few levels of 64 lists.
 #![allow(clippy::cast_possible_truncation)]
 
 use super::slab::{INDEX_BITS, INDEX_END};
 
-/// Names no record: the neighbour of a record in no list. Names have 28 bits.
+/// Names no record: the neighbor of a record in no list. Names have 28 bits.
 pub(super) const NONE: u32 = (1 << INDEX_BITS) - 1;
 
 /// The first record of list `n` has `LIST + n` as its predecessor, and the last one has it as its successor.
@@ -23,7 +23,8 @@ pub(super) const LIST: u32 = INDEX_END;
 
 const LEVEL_BITS: u32 = 6;
 const LISTS: usize = 1 << LEVEL_BITS;
-/// Seven levels reach 2^42 ms. There is room for one more: numbers below a power of two need no check and no division.
+/// Seven levels reach 2^42 ms. There is room for one more: numbers below a power of two need no check and no
+/// division.
 const LEVELS: usize = 8;
 /// Lists on all levels.
 const ALL: usize = LEVELS * LISTS;
@@ -33,7 +34,7 @@ type List = usize;
 
 /// The storage of a record's neighbours.
 pub(super) trait Links {
-    /// The records before and after this one, or its list; [`NONE`] in no list.
+    /// Returns the records before and after this one, or its list; [`NONE`] in no list.
     fn links(&self, index: u32) -> (u32, u32);
     /// Sets both.
     fn set_links(&mut self, index: u32, previous: u32, next: u32);
@@ -41,32 +42,32 @@ pub(super) trait Links {
     fn set_next(&mut self, index: u32, next: u32);
     /// Sets the record before.
     fn set_previous(&mut self, index: u32, previous: u32);
-    /// When it ends, in milliseconds.
+    /// Returns when the lease ends, in milliseconds.
     fn tick(&self, index: u32) -> u64;
 }
 
-/// The next stop of the wheel.
+/// The result of one step of the wheel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// Nothing ends now.
+    /// No lease ends now.
     Nothing,
-    /// A lease was sorted into a lower list: ask again.
+    /// A lease was sorted into a lower list, and the search must be continued.
     Sorted,
-    /// This one has expired. It stays where it is until it is removed.
+    /// The lease of this record has expired. It stays in its list until it is removed.
     Due(u32),
 }
 
 /// The wheel. See the [module](self).
 pub(super) struct Wheel {
-    /// The first and the last record of each list. Of an empty list they say nothing.
+    /// The first and the last record of each list. Undefined for an empty list.
     ends: Box<[(u32, u32); ALL]>,
     /// A bit for each list that is not empty.
     occupied: [u64; LEVELS],
-    /// A bit for each level that has one.
+    /// A bit for each level with a list that is not empty.
     levels: u32,
     /// The wheel's present: never later than the first end.
     present: u64,
-    /// The list above the lowest level that the present has come to, until all of it is sorted.
+    /// The list above the lowest level that the present has reached, until all of it is sorted.
     sorting: Option<List>,
 }
 
@@ -83,7 +84,7 @@ impl Default for Wheel {
 }
 
 impl Wheel {
-    /// Puts a record that is in no list at the end of the list of its tick.
+    /// Inserts a record that is in no list at the end of the list of its tick.
     #[inline]
     pub(super) fn insert(&mut self, links: &mut impl Links, index: u32, tick: u64, now: u64) {
         let (last, list) = self.enter(index, tick, now);
@@ -93,8 +94,8 @@ impl Wheel {
         }
     }
 
-    /// Puts a record into its list, and leaves the links to the caller. They are those of the record to the two that
-    /// are returned, and that of the first of them, if it is a record, to this one as its next.
+    /// Inserts a record into its list. The caller sets the links: those of the record to the two that are returned,
+    /// and the next link of the first of them, if that is a record.
     #[inline(always)]
     pub(super) fn enter(&mut self, index: u32, tick: u64, now: u64) -> (u32, u32) {
         if self.levels == 0 {
@@ -119,7 +120,7 @@ impl Wheel {
         }
     }
 
-    /// Takes a record out of its list, if it is in one.
+    /// Removes a record from its list, if it is in one.
     #[inline]
     pub(super) fn remove(&mut self, links: &mut impl Links, index: u32) {
         let (previous, next) = links.links(index);
@@ -130,7 +131,7 @@ impl Wheel {
         self.leave(links, previous, next);
     }
 
-    /// A record with these links leaves its list; its own links are the caller's to set.
+    /// Removes a record with these links from its list. The caller sets the record's own links.
     #[inline(always)]
     pub(super) fn leave(&mut self, links: &mut impl Links, previous: u32, next: u32) {
         if next < LIST {
@@ -156,12 +157,12 @@ impl Wheel {
         }
     }
 
-    /// The list with this name.
+    /// Returns the list with this name.
     const fn list(name: u32) -> List {
         (name - LIST) as usize % ALL
     }
 
-    /// The first list that is not empty, and when the present comes to it.
+    /// Returns the first list that is not empty, and when the present reaches it.
     #[inline]
     fn first(&self) -> Option<(List, u64)> {
         if let Some(list) = self.sorting {
@@ -178,12 +179,12 @@ impl Wheel {
         Some((level * LISTS + list as usize, (around | u64::from(list)) << shift))
     }
 
-    /// The time at which the wheel must be checked next, in milliseconds: never later than the first end.
+    /// Returns the time at which the wheel must be checked next, in milliseconds: never later than the first end.
     pub(super) fn next_tick(&self) -> Option<u64> {
         self.first().map(|first| first.1)
     }
 
-    /// Brings the present nearer to `now` by one step.
+    /// Advances the present towards `now` by one step.
     pub(super) fn next_due(&mut self, links: &mut impl Links, now: u64) -> Next {
         let Some((list, tick)) = self.first().filter(|first| first.1 <= now) else {
             return Next::Nothing;
@@ -291,7 +292,7 @@ mod tests {
                     wheel.remove(&mut records, index);
                     oracle.remove(&index);
                 }
-                // A search that is cut short: the half sorted lists are not lost.
+                // Cuts a search short: the half-sorted lists are not lost.
                 3 | 4 => {
                     for _ in 0..pick % 5 {
                         if let Next::Due(index) = wheel.next_due(&mut records, now) {
@@ -329,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_wheel_that_slept_for_long_still_finds_all_in_order_of_time() {
-        // A replica checks no lease for months, and is promoted.
+        // A replica checks no lease for months, and is then promoted.
         let ends: Vec<u64> = (0..1_000).map(|n| 1 + n * 7_777_777).collect();
         let mut records = Records(ends.iter().map(|&end| (NONE, NONE, end)).collect());
         let mut wheel = Wheel::default();

@@ -4,7 +4,8 @@ use super::{MultiId, QueueId, Queues};
 use crate::lock::deadline::Seat;
 
 impl Queues {
-    /// Fails if a waiter is wrongly marked as noted or as not noted. These are noted.
+    /// Fails if the pump's notes and the marks of the waiters disagree. The arguments are the noted queues and
+    /// requests.
     pub fn check_notes(&self, queues: &[QueueId], multis: &[Option<MultiId>]) -> Result<(), String> {
         for (id, queue) in self.queues.iter() {
             let count = queues.iter().filter(|&&noted| noted == id).count();

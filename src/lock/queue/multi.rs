@@ -15,7 +15,7 @@ impl Queues {
         for (number, &lock_key) in lock_keys.iter().enumerate() {
             let queue = self.open(lock_key, request.mode);
             let ahead = self.queues.get(queue).and_then(|queue| queue.tail);
-            // One answer, one timeout: the first one's.
+            // Only the first entry has a timeout, and is answered.
             let until = request.until.filter(|_| number == 0);
             let entry = self.insert(queue, Request { until, ..request.clone() }, Some(multi), ahead, None);
             self.enter_rank(entry, None);
@@ -24,8 +24,8 @@ impl Queues {
         self.multis.get(multi)?.entries.first().copied()
     }
 
-    /// Lets a newer request of the same owner for the same locks take over the entries in all queues of the request
-    /// with the first entry `old`. Returns the connection that waited, and the number of the new first entry.
+    /// Replaces the request with the first entry `old`, in all its queues, by a newer one of the same owner for the
+    /// same locks. Returns the connection that waited, and the number of the new first entry.
     pub fn take_over_all(
         &mut self,
         old: WaiterId,
@@ -39,7 +39,7 @@ impl Queues {
             let request = &mut self.waiters.get_mut(entry)?.request;
             (request.client, request.lease_ms) = (Some(client), lease_ms);
         }
-        // The first entry gets another number, as the outside knows the old connection by it.
+        // The first entry gets another number, because the old connection is known by the old one.
         let (queue, ahead, mut request) =
             self.waiters.get(old).map(|w| (w.queue, w.ahead, w.request.clone()))?;
         request.until = until;
@@ -48,7 +48,7 @@ impl Queues {
         self.take_out(old)?;
         let multi = self.multis.get_mut(multi)?;
         *multi.entries.first_mut()? = new;
-        // Requests to the pump name the old one.
+        // The notes for the pump name the old one.
         multi.is_noted = false;
         Some((before, new))
     }

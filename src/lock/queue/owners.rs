@@ -1,4 +1,4 @@
-//! The requests of one owner, in all queues: chained to each other, the newest one found by a hash of the owner.
+//! The requests of one owner in all queues: linked to each other, with the newest one found by a hash of the owner.
 
 use std::hash::BuildHasher;
 
@@ -6,7 +6,7 @@ use super::{Queues, Waiter};
 use crate::lock::effect::WaiterId;
 
 impl Queues {
-    /// All requests of this owner, in all queues.
+    /// Returns all requests of this owner, in all queues.
     pub fn all_of_owner(&self, owner: &[u8]) -> impl Iterator<Item = (WaiterId, &Waiter)> {
         let hash = self.hasher.hash_one(owner);
         let is_same = |id| self.waiters.get(id).is_some_and(|w| *w.request.owner == *owner);
@@ -15,17 +15,17 @@ impl Queues {
             .filter_map(|id| Some((id, self.waiters.get(id)?)))
     }
 
-    /// The number of owners that wait.
+    /// Returns the number of owners that wait.
     pub fn waiting_owners(&self) -> usize {
         self.owners.len()
     }
 
-    /// All owners who wait for anything, in no order.
+    /// Returns all owners that wait, in no particular order.
     pub fn all_waiting_owners(&self) -> impl Iterator<Item = &[u8]> {
         self.owners.iter().filter_map(|id| Some(&*self.waiters.get(id)?.request.owner))
     }
 
-    /// Makes a request be found by its owner.
+    /// Adds a request to the index by owner.
     pub(super) fn enlist(&mut self, id: WaiterId) {
         let Some(owner) = self.waiters.get(id).map(|w| &*w.request.owner) else {
             return;
@@ -40,7 +40,7 @@ impl Queues {
         }
     }
 
-    /// Makes a request not be found by its owner any more.
+    /// Removes a request from the index by owner.
     pub(super) fn delist(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get(id) else {
             return;

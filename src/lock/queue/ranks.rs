@@ -1,13 +1,13 @@
-//! Reservations in a queue: the number of those ahead of a request, and whether anything bars its way (G6).
+//! The reservations in a queue: counts those ahead of a request, and finds the bars that it may not pass (G6).
 //!
-//! A reservation keeps a permit free and blocks nothing else: a request that fits alongside all that are ahead is
+//! A reservation keeps one permit free and blocks nothing else: a request that fits alongside all that are ahead is
 //! granted. So the number of those ahead must be known, at a cost that does not grow with it. Each entry of the queue
-//! has a slot, in the order of the queue. A binary indexed tree (Fenwick, "A New Data Structure for Cumulative Frequency
-//! Tables", 1994) counts the reservations below a slot in O(log n). In an ordered map, one that leaves would change the
-//! number of all after it. No request passes a bar: a request that a client waits for, or a reservation of the whole
-//! lock. A map has them by their slots.
+//! has a slot, in the order of the queue. A binary indexed tree (Fenwick, "A New Data Structure for Cumulative
+//! Frequency Tables", 1994) counts the reservations below a slot in O(log n). In an ordered map, each departure would
+//! change the number of all after it. No request passes a bar: a request that a client waits for, or a reservation of
+//! the whole lock. A map has the bars by their slots.
 //!
-//! Most queues have no reservation: the ranks of a queue begin with its first one, and go with the queue.
+//! Most queues have no reservation. The ranks of a queue are created with its first one, and dropped with the queue.
 
 use crate::lock::tuning::Bound;
 use std::collections::BTreeMap;
@@ -16,15 +16,15 @@ use super::{QueueId, Queues, Waiter};
 use crate::lock::effect::WaiterId;
 use crate::lock::types::{Mode, Moment};
 
-/// Fewest slots that a queue has.
+/// The fewest slots of a queue.
 const SLOTS_MIN: usize = Bound::of(64, 3).fixed();
 
 /// The effect of an entry of a queue on those after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
-    /// A place is kept free for it.
+    /// A permit is kept free for it.
     Reserved,
-    /// Nobody passes it.
+    /// No request passes it.
     Bar,
 }
 
@@ -56,7 +56,7 @@ impl Sums {
         }
     }
 
-    /// The number of entries in lower slots.
+    /// Returns the number of entries in lower slots.
     fn below(&self, slot: usize) -> usize {
         let (mut sum, mut at) = (0, slot);
         while at > 0 {
@@ -74,15 +74,15 @@ pub(super) struct Ranks {
     reserved: Sums,
     /// The bars by their slots.
     bars: BTreeMap<usize, WaiterId>,
-    /// The slot after the last entry.
+    /// The slot after that of the last entry.
     end: usize,
     /// The number of reservations at the head whose turn was signalled.
     turns: usize,
-    /// When reservations lapse.
+    /// The times at which reservations lapse.
     lapses: BTreeMap<(Moment, u64), WaiterId>,
 }
 
-/// When a reservation lapses, and its number.
+/// Returns when a reservation lapses, and its number.
 fn lapse_of(id: WaiterId, waiter: &Waiter) -> Option<(Moment, u64)> {
     let until = waiter.request.until.filter(|_| waiter.request.client.is_none());
     until.map(|until| (until, id.number()))
@@ -118,12 +118,12 @@ impl Ranks {
         self.end = self.end.max(slot + 1);
     }
 
-    /// Sets how many reservations at the head have their turn now. Returns true if one has it that had it not before.
+    /// Sets how many reservations at the head have their turn. Returns true if another one has its turn now.
     pub(super) const fn set_turns(&mut self, turns: usize) -> bool {
         turns > std::mem::replace(&mut self.turns, turns)
     }
 
-    /// Notes that one of the reservations at the head goes.
+    /// Notes that one of the reservations at the head leaves.
     fn lose_turn(&mut self, slot: usize) {
         let is_barred = self.bars.first_key_value().is_some_and(|(&bar, _)| bar < slot);
         if !is_barred && self.reserved.below(slot) < self.turns {
@@ -133,8 +133,8 @@ impl Ranks {
 }
 
 impl Queues {
-    /// Returns the number of reservations ahead of an entry, or in all of the queue, as if `but` were not there.
-    /// `None`: something bars the way.
+    /// Returns the number of reservations ahead of an entry, or in the whole queue, as if `but` were not there.
+    /// `None` if a bar is ahead.
     #[must_use]
     pub fn reserved_ahead(
         &self,
@@ -145,7 +145,7 @@ impl Queues {
         let queue = self.queues.get(id)?;
         let but = but.and_then(|but| self.waiters.get(but)).filter(|but| but.queue == id);
         let Some(ranks) = &queue.ranks else {
-            // All are waited for.
+            // Without ranks the queue has no reservation: each request is a bar.
             let first = match but {
                 Some(but) if but.ahead.is_none() => but.behind,
                 _ => queue.head,
@@ -193,14 +193,14 @@ impl Queues {
         Some((ranks.reserved.below(slot), Some(bar)))
     }
 
-    /// A reservation in this queue that was not asked for again in time.
+    /// Returns a reservation of this queue that its owner did not poll in time.
     #[must_use]
     pub fn lapsed(&self, queue: QueueId, now: Moment) -> Option<WaiterId> {
         let ranks = self.queues.get(queue)?.ranks.as_ref()?;
         ranks.lapses.first_key_value().filter(|(lapse, _)| lapse.0 <= now).map(|(_, &id)| id)
     }
 
-    /// Gives an entry that has joined its queue a slot: that of `old`, which it replaces, or one of its own.
+    /// Gives a slot to an entry that has joined its queue: that of `old`, which it replaces, or one of its own.
     pub(super) fn enter_rank(&mut self, id: WaiterId, old: Option<WaiterId>) {
         let Some(waiter) = self.waiters.get(id) else {
             return;
@@ -240,7 +240,7 @@ impl Queues {
         }
     }
 
-    /// Takes an entry that is about to leave its queue out of the ranks, unless another one has replaced it.
+    /// Removes an entry that is about to leave its queue from the ranks, unless another one has replaced it.
     pub(super) fn leave_rank(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get(id) else {
             return;
@@ -260,7 +260,7 @@ impl Queues {
         }
     }
 
-    /// Gives all entries of a queue new slots, and leaves at least as many slots free after them as are taken.
+    /// Gives all entries of a queue new slots, and leaves at least as many free slots after them.
     fn rank_anew(&mut self, id: QueueId) {
         let entries: Vec<(WaiterId, Standing)> =
             self.in_order(id).map(|(id, waiter)| (id, Standing::of(waiter))).collect();
@@ -278,7 +278,7 @@ impl Queues {
         }
     }
 
-    /// Everybody in this queue, first come first.
+    /// Returns all waiters of this queue, in order of arrival.
     pub fn in_order(&self, queue: QueueId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
         let head = self.queues.get(queue).and_then(|queue| queue.head);
         std::iter::successors(head, |&id| self.waiters.get(id)?.behind)

@@ -4,8 +4,8 @@ use super::{LockId, QueueId, Queues};
 use crate::lock::types::Moment;
 
 impl Queues {
-    /// Notes the result of a step at the key of this queue: the lock there, when to recheck it, and how many reservations
-    /// have their turn. Returns true if one has it that had it not before.
+    /// Notes the result of a step at the key of this queue: the lock there, when to recheck it, and how many
+    /// reservations have their turn. Returns true if another reservation has its turn now.
     #[inline]
     pub fn looked(
         &mut self,
@@ -39,7 +39,7 @@ impl Queues {
         }
     }
 
-    /// The next queue to recheck, and its time.
+    /// Returns the next queue to recheck, and its time.
     #[must_use]
     pub fn first_recheck(&self) -> Option<(Moment, QueueId)> {
         self.rechecks.first_key_value().map(|(key, id)| (key.0, *id))
