@@ -27,7 +27,7 @@ import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";
 import type { Lines } from "./lines.js";
 import type { LooseEnds, Taken } from "./loose.js";
-import { type Command, isNotMe, type Route } from "./route.js";
+import type { Command, Route } from "./route.js";
 import { pause, scheduler } from "./scheduler.js";
 import { onAbort } from "./signals.js";
 import { Stop } from "./stop.js";
@@ -407,11 +407,6 @@ export class Attempt {
       this.#trouble.heard();
       lines.give(line);
     } catch (error) {
-      if (isNotMe(error)) {
-        // What the address leads to has changed, so the next connection is a new one.
-        line.close();
-        lines.closeIdle();
-      }
       // An unanswered request is answered soon after its place was asked for anew, or given up.
       this.#context.background(lines.settle(line, waiting));
       this.#heedLater(waiting);

@@ -1,18 +1,14 @@
-/** The connections that wait: at most `most` of them, handed out in order, kept for a while when idle. */
+/** The connections that wait, each for one request: at most `most` of them, handed out in order. */
 
 import { now } from "./clock.js";
-import { Line, placeOf } from "./line.js";
+import { Line } from "./line.js";
 import type { Route } from "./route.js";
-import { type Entry, scheduler } from "./scheduler.js";
 import { within } from "./stop.js";
 
-/** How long a connection is kept that nobody waits over. */
-const IDLE_MS = 5000;
 /** How long a request that was given up may stay unanswered until its connection is closed. */
 const SETTLE_MS = 2000;
 
 export class Lines {
-  #idle = new Map<Line, Entry>();
   #open = new Set<Line>();
   #busy = 0;
   /** Each gets a place that was kept for it. */
@@ -26,22 +22,9 @@ export class Lines {
   /** A connection to the primary that has this key, within `limit` milliseconds: call it when there is `room`. */
   async take(key: string, limit: number): Promise<Line> {
     try {
-      const endpoint = await this.route.endpoint(key);
-      for (const [line, entry] of this.#idle) {
-        if (placeOf(line.endpoint) !== placeOf(endpoint)) continue;
-        scheduler.cancel(entry);
-        this.#idle.delete(line);
-        return line;
-      }
-      // An idle one to another server makes room for this one.
-      if (this.#idle.size + this.#busy > this.most) this.#idle.keys().next().value?.close();
-      const line = await Line.open(endpoint, limit, this.route.journal);
+      const line = await Line.open(await this.route.endpoint(key), limit, this.route.journal);
       if (line.isOpen) this.#open.add(line);
-      line.onEnd = () => {
-        this.#open.delete(line);
-        scheduler.cancel(this.#idle.get(line));
-        this.#idle.delete(line);
-      };
+      line.onEnd = () => this.#open.delete(line);
       return line;
     } catch (error) {
       this.#leave();
@@ -76,30 +59,16 @@ export class Lines {
     return { ready, stop, hurry };
   }
 
-  /** Gives a connection back. */
+  /** Gives a connection back, which is closed. */
   give(line: Line): void {
-    if (line.isOpen) {
-      this.#idle.set(
-        line,
-        scheduler.at(now() + IDLE_MS, () => line.close()),
-      );
-    }
+    line.close();
     this.#leave();
   }
 
-  /** Gives a connection back when the request on it is answered, or closes it if that takes too long. */
+  /** Gives a connection back when the request on it is answered, or when that takes too long. */
   async settle(line: Line, reply: Promise<unknown>): Promise<void> {
-    const late = () => {
-      line.close();
-      return new Error("unanswered");
-    };
-    await within(reply, now() + SETTLE_MS, late).catch(() => undefined);
+    await within(reply, now() + SETTLE_MS, () => new Error("unanswered")).catch(() => undefined);
     this.give(line);
-  }
-
-  /** Closes those that are idle: what their address leads to may have changed. */
-  closeIdle(): void {
-    for (const line of [...this.#idle.keys()]) line.close();
   }
 
   /** Closes all. */

@@ -451,7 +451,7 @@ test("hooks count, and one that fails costs nobody a lock", async (t) => {
   const hooks = Object.fromEntries(names.map((name) => [name, count(name)]));
   const locks = await locksOn(t, server, "ioredis", { hooks });
   const hold = await locks.acquire("k");
-  await assert.rejects(locks.acquire("k", { wait: 50 }), LockTimeoutError);
+  await assert.rejects(locks.acquire("k", { wait: 500 }), LockTimeoutError);
   await hold.release();
   await locks.acquire("k", { lease: 100, renew: false });
   await eventually(() => counts.lost === 1, "the lease ends");

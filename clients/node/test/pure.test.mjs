@@ -229,9 +229,9 @@ test("no more connections wait than may, to several servers too", async (t) => {
     await Promise.all([lines.room().ready, lines.room().ready]);
     const taken = await Promise.all([lines.take(key, 10_000), lines.take(key, 10_000)]);
     assert.equal(await hasRoom(lines), false);
-    for (const line of taken) lines.give(line);
-    // A connection that is idle is closed after 5 s.
     for (const end = now() + 2000; seen.open.size !== 2; await pause(5)) assert.ok(now() < end, `${seen.open.size} are open`);
+    for (const line of taken) lines.give(line);
+    for (const end = now() + 2000; seen.open.size !== 0; await pause(5)) assert.ok(now() < end, `${seen.open.size} are open`);
   }
 });
 
