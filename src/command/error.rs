@@ -141,11 +141,11 @@ impl fmt::Display for Invalid {
             ),
             Self::NoKeys { count, given } => write!(
                 f,
-                "ERR syntax error: numkeys is {count}, with {given} argument(s) behind it: that many keys must follow, \
-                 then the owner"
+                "ERR syntax error: numkeys is {count}, but {given} argument(s) follow: give that many keys, then the \
+                 owner"
             ),
             Self::SameKey(name) => {
-                write!(f, "ERR key '{name}' is named twice: each of the keys must be another one")
+                write!(f, "ERR duplicate key '{name}': name each key once")
             }
             Self::Nested(name) => {
                 write!(f, "ERR LOCK.EXEC does not run LOCK.* commands: send '{name}' by itself")
@@ -180,7 +180,7 @@ pub fn refusal(refusal: Refusal, key: &[u8], cycle: &[Link]) -> Cow<'static, str
                 .into()
         }
         Refusal::Held(_) => format!(
-            "LOCKHELD '{}' is held by this owner already, and not as it is asked for now: release every key that this \
+            "LOCKHELD '{}' is held by this owner already, but not in the requested way: release every key that this \
              request names, then ask again",
             shown(key)
         )

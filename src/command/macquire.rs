@@ -87,7 +87,7 @@ mod tests {
         );
         assert_eq!(
             error("3 a b"),
-            "ERR syntax error: numkeys is 3, with 2 argument(s) behind it: that many keys must follow, then the owner"
+            "ERR syntax error: numkeys is 3, but 2 argument(s) follow: give that many keys, then the owner"
         );
         assert!(
             error("2 a b")

@@ -146,7 +146,7 @@ def arity_cases():
         ("2 a b o", "numkeys is 2, so 'b' is the last key and 'o' is the owner; a lease is required"),
         ("0 o PX 100", "numkeys must be an integer from 1 to 64"),
         ("a b o PX 100", "numkeys must be an integer from 1 to 64"),
-        ("3 a b", "numkeys is 3, with 2 argument(s) behind it: that many keys must follow, then the owner"),
+        ("3 a b", "numkeys is 3, but 2 argument(s) follow: give that many keys, then the owner"),
         ("2 a b", "the owner behind the keys is missing: LOCK.MACQUIRE numkeys key [key ...] owner PX"),
     ]:
         yield ["LOCK.MACQUIRE", *words.split()], [told]

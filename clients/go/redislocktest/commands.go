@@ -213,7 +213,7 @@ func (t *table) again(a *asked, now time.Time) string {
 		// A writer may go on as a reader.
 		isLowered := len(a.names) == 1 && h.kind == exclusive && a.kind == shared
 		if len(its) < len(a.names) || h.token != its[0].token || h.kind != a.kind && !isLowered {
-			return refuse("LOCKHELD '%s' is held by this owner already, and not as it is asked for now: release every key "+
+			return refuse("LOCKHELD '%s' is held by this owner already, but not in the requested way: release every key "+
 				"that this request names, then ask again", a.names[0])
 		}
 	}

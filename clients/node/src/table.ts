@@ -181,7 +181,7 @@ export class Table {
     // A writer may go on as a reader.
     const isLowered = names.length === 1 && first?.mode === "exclusive";
     if (first === undefined || !isOne || !(first.mode === mode || isLowered)) {
-      const why = "is held by this owner already, and not as it is asked for now: release every key that this request names";
+      const why = "is held by this owner already, but not in the requested way: release every key that this request names";
       throw new ReplyError(`LOCKHELD '${names[0]}' ${why}, then ask again`);
     }
     for (const hold of held) {

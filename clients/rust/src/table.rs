@@ -241,7 +241,7 @@ impl State {
         let fits = |hold: &Hold| hold.token == token && (hold.kind == asked.kind || is_lowered(hold.kind));
         if its.len() < asked.names.len() || !its.iter().all(|hold| fits(hold)) {
             return Err(format!(
-                "LOCKHELD '{}' is held by this owner already, and not as it is asked for now: release every key that \
+                "LOCKHELD '{}' is held by this owner already, but not in the requested way: release every key that \
                  this request names, then ask again",
                 text(&asked.names[0])
             ));

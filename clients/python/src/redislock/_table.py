@@ -161,7 +161,7 @@ class Table:
         is_lowered = len(names) == 1 and held[0].mode[0] == "exclusive"  # a writer may go on as a reader
         if len(held) < len(names) or len(had) > 1 or not (held[0].mode == mode or is_lowered):
             raise ReplyError(
-                f"LOCKHELD '{_text(names[0])}' is held by this owner already, and not as it is asked for now: release "
+                f"LOCKHELD '{_text(names[0])}' is held by this owner already, but not in the requested way: release "
                 "every key that this request names, then ask again"
             )
         for hold in held:

@@ -299,8 +299,8 @@ final class Table {
             // A writer may continue as a reader.
             boolean isLowered = asked.names.size() == 1 && hold.kind == 0 && asked.kind == SHARED;
             if (held.size() < asked.names.size() || hold.token != held.get(0).token || hold.kind != asked.kind && !isLowered) {
-                return refuse("LOCKHELD '" + asked.names.get(0) + "' is held by this owner already, and not as it is asked "
-                        + "for now: release every key that this request names, then ask again");
+                return refuse("LOCKHELD '" + asked.names.get(0) + "' is held by this owner already, but not in the "
+                        + "requested way: release every key that this request names, then ask again");
             }
         }
         for (var hold : held) {
