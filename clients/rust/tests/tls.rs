@@ -64,6 +64,9 @@ async fn locks_are_taken_waited_for_and_lost_by_tls() {
     let usual = Locks::open(&address[..]).unwrap();
     let refused = usual.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err();
     assert!(matches!(refused, Error::ConnectionFailed { .. }), "{refused}");
+    let plain = Locks::open(format!("redis://127.0.0.1:{port}")).unwrap();
+    let told = plain.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err().to_string();
+    assert!(told.contains("is this a port for TLS?"), "{told}");
     // A client that trusts another certificate alone.
     let elsewhere = tempfile::tempdir().unwrap();
     let (other, _) = new_certificate(elsewhere.path()).expect("there is openssl");
