@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
+use futures_util::future::{Either, FutureExt, ready};
 use redis::{Cmd, Value};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -100,10 +101,9 @@ pub(crate) struct Errand {
 }
 
 impl Errand {
-    async fn run(&self, sent: Option<Sent>) {
+    async fn run(&self, sent: Option<impl Future<Output = Reply>>) {
         let reply = match sent {
-            Some(Sent::Answered(reply)) => Some(reply),
-            Some(Sent::Underway(reply)) => timeout(ATTEMPT, reply).await.ok(),
+            Some(reply) => timeout(ATTEMPT, reply).await.ok(),
             None => None,
         };
         let is_done = matches!(reply, Some(Ok(_)));
@@ -155,18 +155,12 @@ impl Drop for Filed {
 
 type Reply = Result<(Value, u64), Failure>;
 
-/// A request that is on its way.
-enum Sent {
-    Answered(Reply),
-    Underway(Pin<Box<dyn Future<Output = Reply> + Send>>),
-}
-
 /// Sends it behind all that was sent before, without waiting for the reply.
-fn send_now(link: Arc<Link>, command: Cmd) -> Sent {
-    let mut sending: Pin<Box<dyn Future<Output = Reply> + Send>> =
+fn send_now(link: Arc<Link>, command: Cmd) -> impl Future<Output = Reply> + Send {
+    let mut sending =
         Box::pin(async move { link.send(&Request { command: &command, asks: false, before: None }).await });
-    match sending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(reply) => Sent::Answered(reply),
-        Poll::Pending => Sent::Underway(sending),
+    match (&mut sending).now_or_never() {
+        Some(reply) => Either::Left(ready(reply)),
+        None => Either::Right(sending),
     }
 }

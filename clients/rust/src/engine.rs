@@ -423,7 +423,7 @@ impl Drop for Ending<'_> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.keeper.wake();
+        self.keeper.wake.notify_one();
         for core in &self.cores {
             core.servers.close();
         }

@@ -75,7 +75,8 @@ impl Table {
 pub(crate) struct Keeper {
     hooks: Arc<dyn Hooks>,
     table: Mutex<Table>,
-    wake: Notify,
+    /// Wakes the scheduler.
+    pub(crate) wake: Notify,
     /// Notified when a hold begins whose owner the program names.
     begun: Notify,
     /// When a wait for a lock was logged last.
@@ -290,11 +291,6 @@ impl Keeper {
             found.push(Due { held, is_over, renew, look });
         }
         found
-    }
-
-    /// Lets the scheduler look whether it is needed.
-    pub(crate) fn wake(&self) {
-        self.wake.notify_one();
     }
 }
 
