@@ -1,4 +1,4 @@
-//! The append-only file: replayed, it gives the same locks. With an RDB preamble and without, rewritten and not.
+//! The append-only file: replaying it restores the same locks, with or without an RDB preamble, rewritten or not.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;

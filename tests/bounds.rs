@@ -1,7 +1,7 @@
-//! The table of `docs/internals/bounds.md` and the sources say the same: both are read here.
+//! Checks that the table of `docs/internals/bounds.md` and the sources agree.
 //!
-//! A number of the sources is a decision, and then it has a row in the table, or it follows from something else, and
-//! then it stands in [`NO_DECISIONS`].
+//! A number in the sources is either a decision, with a row in the table, or it follows from something else, and is
+//! listed in [`NO_DECISIONS`].
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! Files that need each other in a circle can only be read as a whole. None may, by what they import or by the methods
-//! that they call: a type whose methods stand in several files hides such a circle from the imports.
+//! Rejects files that depend on each other in a cycle, because they can only be read as a whole. Both imports and
+//! called methods count: a type whose methods are in several files hides a cycle from the imports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

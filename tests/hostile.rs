@@ -1,4 +1,4 @@
-//! Payloads and files that were tampered with: refused, never half believed, never the end of the server (G14).
+//! Tampered payloads and files are refused, never half trusted, and never crash the server (G14).
 
 use redis::Value;
 

@@ -1,4 +1,4 @@
-//! `kill -9` under load. An answered command has taken effect, and its effect is there when the server comes back.
+//! `kill -9` under load. An answered command has taken effect, and its effect is there after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Times at which the server must not write: a module that then writes without asking aborts the server. So nothing is
-//! granted and nothing ends, and afterwards nothing is forgotten (CONTRACT 4).
+//! Times at which the server must not write: a module that writes then without checking aborts the server. So no lock
+//! is granted and no hold ends, and afterwards nothing is forgotten (CONTRACT 4).
 
 use crate::aof::rewrite;
 use crate::server::client::CLOSED;

@@ -1,4 +1,4 @@
-//! RDB files: saved locks come back, with the same tokens and no shorter leases.
+//! RDB files: saved locks are restored, with the same tokens and no shorter leases.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Changes of role: holds live on, leases end in time, waiters are notified, and a replica grants nothing.
+//! Changes of role: holds survive, leases end in time, waiters are notified, and a replica grants nothing.
 
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
-//! The recipes of docs/internals/recipes.md: each file that a row names is there, and has the names that the row puts
-//! between backticks; the page counts the files of a limit. And the life of a request in docs/internals/architecture.md: one of the files of a row has its
-//! function.
+//! Checks the recipes of docs/internals/recipes.md: each file that a row names exists, and contains the names that
+//! the row puts between backticks. The page also counts the files of a limit. In the life of a request in
+//! docs/internals/architecture.md, one of the files of each row has its function.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! `examples/redlock.rs` over five servers that know nothing of each other. The rules of `docs/concepts/redlock.md` are tried
-//! in more ways in `tests/python/test_redlock.py`.
+//! `examples/redlock.rs` over five servers without knowledge of each other. `tests/python/test_redlock.py` tests the
+//! rules of `docs/concepts/redlock.md` in more ways.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

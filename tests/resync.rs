@@ -1,4 +1,4 @@
-//! Replicas that arrive or come back in the middle of things.
+//! Replicas that connect or reconnect while locks change.
 
 use crate::server::topology::{assert_agree, await_caught_up, await_link, follow, locks};
 use crate::server::{Lease, Server, await_that};

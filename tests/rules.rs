@@ -1,10 +1,10 @@
-//! The rules of the house, checked by reading the sources and the pages. No server is needed, so `scripts/check` runs
-//! them.
+//! The rules of the project, checked by reading the sources and the pages. They need no server, so `scripts/check`
+//! runs them.
 //!
 //! | file | what it is about |
 //! |---|---|
 //! | `tidy.rs` | layers, sizes, panics, citations |
-//! | `circles.rs` | files that need each other in a circle |
+//! | `circles.rs` | files that depend on each other in a cycle |
 //! | `bounds.rs` | the table of `docs/internals/bounds.md` |
 //! | `errors.rs` | the table of error codes in `docs/reference/errors.md` |
 //! | `recipes.rs` | the recipes of `docs/internals/recipes.md` |

@@ -1,4 +1,4 @@
-//! The rules of the house, checked by reading the source: a rule without a check does not hold.
+//! The rules of the project, checked by reading the source: a rule without a check is not kept.
 
 use std::fs;
 use std::path::{Path, PathBuf};

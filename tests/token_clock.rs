@@ -1,6 +1,6 @@
-//! Tokens only go up (G4), whatever happens to the locks, the files and the clock.
+//! Tokens only rise (G4), whatever happens to the locks, the files and the clock.
 //!
-//! The wall clock would hide a lost token clock: it is later after a restart anyway. So here the first server lives
+//! The wall clock would hide a lost token clock, because it is later after a restart anyway. So the first server runs
 //! half an hour in the future, and the server that has its data afterwards does not.
 
 use redis::Value;

@@ -1,4 +1,5 @@
-//! Steps of the wall clock on a running server: leases and waits do not care (G2), tokens do not fall (G4).
+//! Steps of the wall clock on a running server: they do not affect leases and waits (G2), and tokens do not fall
+//! (G4).
 
 use std::time::Instant;
 

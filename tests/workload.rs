@@ -1,5 +1,5 @@
-//! A random load: several connections take, renew, release, break, rename and move the same few locks. Some of them
-//! wait in the queue, and many have leases that run out on their own.
+//! A random load: several connections acquire, renew, release, delete, rename and move the same few locks. Some of
+//! them wait in the queue, and many let their leases expire.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

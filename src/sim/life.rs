@@ -35,7 +35,7 @@ struct Life {
     replica: Sim,
     /// The part of the stream that the replica has applied.
     applied: usize,
-    /// The clients that are blocked, and by which number.
+    /// The blocked clients, each with the number of its block.
     busy: BTreeMap<u64, u64>,
     /// The last request: its lock, owner and database.
     last: Option<(&'static str, u64, u32)>,
@@ -113,7 +113,7 @@ impl Life {
         if self.random.percent(70) {
             self.acknowledges();
         }
-        // A reader counts the lease of a record from its arrival: so it arrives before any time passes.
+        // A reader counts the lease of a record from its arrival, so the record arrives before any time passes.
         self.applies()
     }
 
@@ -128,7 +128,7 @@ impl Life {
         }
         let client = self.random.of(&free);
         let asks = (self.name(), self.random.below(OWNERS), self.random.of(&DBS));
-        // An owner that was not notified yet asks again.
+        // An owner that was not notified yet repeats its request.
         let is_again = self.confirms && self.random.percent(50);
         let (name, owner, db) = self.last.filter(|_| is_again).unwrap_or(asks);
         self.last = Some((name, owner, db));
@@ -166,7 +166,7 @@ impl Life {
         said
     }
 
-    /// A client changes keys without the module.
+    /// Changes keys without the module, as a client.
     fn meddles(&mut self) {
         let (name, other, db) = (self.name(), self.name(), self.random.of(&DBS));
         let lock_key = at(db, name);
@@ -245,7 +245,7 @@ impl Life {
         }
     }
 
-    /// Clients read their answers.
+    /// Has clients read their answers.
     fn hears(&mut self) {
         let sim = &mut self.primary;
         let answered = |handle: &u64| sim.answers.iter().any(|(other, _)| other == handle);
@@ -257,13 +257,13 @@ impl Life {
         sim.answers.clear();
     }
 
-    /// Nothing is left to do, and all invariants must hold.
+    /// Checks all invariants when nothing is left to do.
     fn rest(&mut self) -> Verdict {
         let was_open = !self.primary.is_paused.replace(false) & !self.primary.refuses_writes.replace(false);
         self.primary.free_late();
         self.settles()?;
         if was_open {
-            // The cron has not come by: the step that made work has asked for the pump.
+            // The cron has not run: the step that made work has asked for the pump.
             let view = self.primary.look(&self.lock_keys);
             self.primary.no_request_waits_for_a_free_lock(&view, HOLDERS_MAX)?;
         }
@@ -293,14 +293,14 @@ impl Life {
         self.replica.passes(ms);
     }
 
-    /// The replica says how far it is.
+    /// The replica reports how far it is.
     fn acknowledges(&self) {
         let mut inside = self.primary.inside.borrow_mut();
         let offset = inside.stream.len() as u64;
         inside.replicas.values_mut().for_each(|(_, acknowledged)| *acknowledged = offset);
     }
 
-    /// The primary does all pending work, and the replica receives it.
+    /// Does all pending work of the primary, and lets the replica receive it.
     fn settles(&mut self) -> Verdict {
         for _ in 0..3 {
             must(self.primary.rests(), || "G3: the primary never comes to rest".to_owned())?;
@@ -328,7 +328,7 @@ impl Life {
         must(self.replica.rests(), || "G3: the replica never comes to rest".to_owned())
     }
 
-    /// A grant does not take the place of a value that a user wrote (CONTRACT 5).
+    /// Checks that no grant replaced a value that a user wrote (CONTRACT 5).
     fn texts_stay(&self) -> Verdict {
         let inside = self.primary.inside.borrow();
         let is_there = |at: &At| inside.keys.get(at).is_some_and(|e| matches!(e.value, Value::Text(_)));
@@ -336,13 +336,13 @@ impl Life {
         must(lost.is_none(), || format!("CONTRACT 5: what was written at {lost:?} is gone"))
     }
 
-    /// When all clients have left and all leases have expired, nothing is left.
+    /// Checks that nothing is left once all clients have left and all leases have expired.
     fn ends(&mut self) -> Verdict {
         for client in 1..=CLIENTS {
             self.primary.disconnect(client);
         }
         self.busy.clear();
-        // A lease that a closed connection kept alive runs from here on: a server that may not write does not begin it.
+        // A lease that a closed connection paused runs from here on: a server that may not write does not start it.
         self.primary.is_paused.set(false);
         self.primary.refuses_writes.set(false);
         for _ in 0..5 {

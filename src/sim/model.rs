@@ -1,8 +1,9 @@
-//! Every sequence of inputs up to a bound, in a small world: the search. The worlds are in [`crate::sim::model::worlds`].
+//! Searches every sequence of inputs up to a bound, in a small world. The worlds are in
+//! [`crate::sim::model::worlds`].
 //!
-//! A state is the part that clients, the keyspace and the pump could distinguish; owners that could change places are
-//! the same. Every state is judged, and every reader compared, on every way into it; then the pump is run, so that a
-//! lost wake-up shows wherever it was lost. The number of states is pinned: a model that silently shrinks fails.
+//! A state is whatever clients, the keyspace and the pump can distinguish; states that differ only in the names of
+//! owners are one. Every state is judged, and every reader compared, on every path to it. Then the pump runs, so that
+//! a lost wake-up shows wherever it was lost. The number of states is pinned: a model that silently shrinks fails.
 
 mod worlds;
 
@@ -45,7 +46,7 @@ pub(crate) enum Move {
         who: usize,
         at: At,
     },
-    /// A release that names the token before the one that holds.
+    /// A release with the token of an earlier hold.
     ReleaseStale {
         who: usize,
         at: At,
@@ -60,13 +61,13 @@ pub(crate) enum Move {
         who: usize,
         connection: u64,
     },
-    /// A payload of another server whose token is this far ahead.
+    /// A payload of another server with a token this far ahead.
     PayloadAhead(u64),
     /// The newest client that waits for replicas is unblocked.
     FailNewest,
-    /// Or the oldest.
+    /// The oldest one is unblocked.
     FailOldest,
-    /// The wall clock is set this far ahead of the newest token.
+    /// A user sets the wall clock this far ahead of the newest token.
     WallAhead(u64),
     Plain(Input),
 }
@@ -132,7 +133,7 @@ pub(crate) const LEASE_MS: u64 = 2;
 const TASKS_MAX: usize = 2;
 const READERS_MAX: usize = 2;
 const CONFIRMING_MAX: usize = 2;
-/// The search ends when there is no new state: then it has seen every sequence of any length.
+/// Searches until there is no new state, that is, sequences of any length.
 pub(crate) const ANY_DEPTH: usize = usize::MAX;
 
 const fn client(who: usize, connection: u64) -> u64 {
@@ -146,12 +147,12 @@ pub(crate) struct Model {
     pub(crate) depth: usize,
 }
 
-/// A state, by a way that leads to it.
+/// A state, with a path to it.
 #[derive(Clone)]
 struct State {
     way: Vec<Input>,
     judge: Judge,
-    /// The owners that have a part in it.
+    /// The owners that appear in it.
     owners: Vec<Name>,
 }
 
@@ -171,7 +172,7 @@ impl Model {
         Ok(world)
     }
 
-    /// Breadth first, so that the first way to a broken guarantee is a shortest one.
+    /// Searches breadth first, so that the first path to a broken guarantee is a shortest one.
     fn search(&self) -> Result<Outcomes, String> {
         let mut result = Outcomes { states: 1, steps: 0, seen: BTreeSet::new() };
         let mut known = HashSet::new();
@@ -195,7 +196,7 @@ impl Model {
         Ok(result)
     }
 
-    /// All states one move further, on all processors.
+    /// Returns all states one move further, using all processors.
     fn grow(&self, edge: &[State]) -> Result<Vec<(Vec<u8>, State)>, String> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let share = edge.len().div_ceil(threads).max(1);
@@ -216,14 +217,14 @@ impl Model {
         })
     }
 
-    /// All moves from one state.
+    /// Tries all moves from one state.
     fn follow(&self, state: &State, mut all: Vec<(Vec<u8>, State)>) -> Result<Vec<(Vec<u8>, State)>, String> {
         let mut world = self.world(&state.way)?;
         let before = fingerprint(&mut world, &state.judge).0;
         let outer = |world: &World| (world.time, world.server.now, world.dump.clone());
         let outer_before = outer(&world);
         let has_part = |who: usize| state.owners.contains(&OWNERS[who]);
-        // The owners without a part are all the same: the first of them moves for all.
+        // Owners that do not appear are all alike, so the first of them moves for all.
         let stranger = (0..OWNERS.len()).find(|&who| !has_part(who));
         for &next in &self.moves {
             if next.who().is_some_and(|who| !has_part(who) && Some(who) != stranger) {
@@ -234,7 +235,7 @@ impl Model {
             if input.client().is_some_and(|client| world.is_blocked(client)) {
                 continue;
             }
-            // A pump that is never run may have any number of tasks.
+            // A pump that never runs may have any number of tasks.
             if world.server.table().tasks() > TASKS_MAX && input != Input::Pump {
                 continue;
             }
@@ -252,7 +253,7 @@ impl Model {
             let (print, owners) =
                 take(&mut world, &mut judge, &input).map_err(|wrong| format!("{wrong}\nafter {way:#?}"))?;
             if print == before {
-                // If nothing at all happened, the world can be used again.
+                // If nothing happened at all, the world can be reused.
                 if outer(&world) != outer_before || !judge.agrees_with(&state.judge) {
                     world = self.world(&state.way)?;
                 }
@@ -275,7 +276,7 @@ fn step(world: &mut World, input: &Input) -> Result<Outcome, String> {
     Ok(out)
 }
 
-/// One step with everything checked, and where it led.
+/// Takes one step with everything checked. Returns the state that it led to.
 fn take(world: &mut World, judge: &mut Judge, input: &Input) -> Result<(Vec<u8>, Vec<Name>), String> {
     let out = step(world, input)?;
     judge.judge(input, &out, world)?;
@@ -283,7 +284,7 @@ fn take(world: &mut World, judge: &mut Judge, input: &Input) -> Result<(Vec<u8>,
     Ok(fingerprint(world, judge))
 }
 
-/// The distinguishable state, and the owners that appear in it.
+/// Returns the distinguishable state, and the owners that appear in it.
 fn fingerprint(world: &mut World, judge: &Judge) -> (Vec<u8>, Vec<Name>) {
     let mut print = Vec::with_capacity(64);
     // Owners in the order in which they appear: their names do not matter.
@@ -369,7 +370,7 @@ thread_local! {
     static LEFT_OUT: Cell<Option<Rule>> = const { Cell::new(None) };
 }
 
-/// The fault of the engine, by the first states of a model, if this rule is left out.
+/// Returns the fault that the first states of a model find if the engine leaves out this rule.
 #[cfg(feature = "sabotage")]
 pub(crate) fn wrong_without(rule: Rule, model: &Model) -> Option<String> {
     let before = LEFT_OUT.replace(Some(rule));

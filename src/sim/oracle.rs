@@ -1,8 +1,9 @@
-//! The rules of locking again, as plainly as they can be written: two lists and linear search.
+//! The rules of locking once more, as plainly as they can be written: two lists and linear search.
 //!
-//! No numbers, no deadlines, no notes for a pump: the oracle's pump examines everything. It learns two things from the
-//! outcome of a step: which of several grants got which token, and whether the core examined a queue for which nothing
-//! was freed. Tokens and grants are checked. [`crate::sim::oracle::rules`] has the requests of clients.
+//! The oracle has no numbers, no deadlines, and no notes for a pump: its pump examines everything. It learns two
+//! things from the outcome of a step: which of several grants got which token, and whether the core examined a queue
+//! for which nothing was freed. Tokens and grants are checked. [`crate::sim::oracle::rules`] has the requests of
+//! clients.
 
 pub(crate) mod pumped;
 pub(crate) mod rules;
@@ -33,7 +34,7 @@ pub(crate) struct Waiter {
     pub(crate) wait: u32,
     pub(crate) keys: Keys,
     pub(crate) owner: Name,
-    /// `None`: a reservation without a connection (QUEUE).
+    /// `None` for a reservation without a connection (QUEUE).
     pub(crate) client: Option<u64>,
     pub(crate) lease_ms: u64,
     pub(crate) until: Option<u64>,
@@ -43,7 +44,8 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// a reservation for a place alongside the holders. A reservation of the whole lock blocks all others.
+    /// Returns true for a reservation of a place alongside the holders. A reservation of the whole lock blocks all
+    /// others.
     pub(crate) fn is_reserved(&self) -> bool {
         self.client.is_none() && self.mode != Mode::Exclusive
     }
@@ -81,7 +83,7 @@ impl Oracle {
         Self { limits: world.limits, wall_us: world.server.now.wall_us, ..Self::default() }
     }
 
-    /// Does the same, and compares the outcomes.
+    /// Applies the same input, and compares the outcomes.
     pub(crate) fn compare(&mut self, input: &Input, out: &Outcome, world: &World) -> Result<(), String> {
         (self.answers, self.minted, self.is_pumping) = (Vec::new(), Vec::new(), *input == Input::Pump);
         self.served = 0;
@@ -110,7 +112,8 @@ impl Oracle {
         self.compare_state(world)
     }
 
-    /// A request that is refused takes over nothing: the older requests of its owner keep their places (G9).
+    /// Handles an acquire. If it is refused it replaces nothing: the older requests of its owner keep their places
+    /// (G9).
     fn acquire(&mut self, input: &Input, out: &Outcome) -> Reply {
         let (keys, owner, mode) = match *input {
             Input::Acquire { at, owner, how, .. } => (Keys::one(at), owner, how.mode),
@@ -201,7 +204,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// The content of a dump of this lock.
+    /// Returns the content of a dump of this lock.
     fn saved(&self, holds: &[Hold]) -> Option<SavedLock> {
         let saved = |hold: &Hold| SavedHold {
             owner: hold.owner.as_bytes().into(),
@@ -213,12 +216,12 @@ impl Oracle {
         Some(SavedLock { mode: holds.first()?.mode, holds: holds.iter().map(saved).collect() })
     }
 
-    /// The number of queue entries taken: a request for several locks takes as many.
+    /// Returns the number of queue entries: a request for several locks takes one for each.
     pub(crate) fn stands(&self) -> usize {
         self.waiters.iter().map(|waiter| waiter.keys.len()).sum()
     }
 
-    /// Returns whether a reservation was not refreshed in time: the pump is next, it removes it.
+    /// Returns true if a reservation was not refreshed in time: then the pump is next, and removes it.
     pub(crate) fn has_lapsed(&self) -> bool {
         self.waiters.iter().any(|w| w.client.is_none() && w.until.is_some_and(|until| until <= self.time))
     }
@@ -261,7 +264,7 @@ impl Oracle {
         self.keys.extend(value.map(|value| (at, value)));
     }
 
-    /// Ends the holds here of which `is_over` is true. The key goes with the last. Returns whether there were any.
+    /// Ends the holds here of which `is_over` is true. The last one removes the key. Returns true if there were any.
     pub(crate) fn end(&mut self, at: At, is_over: impl Fn(&Hold) -> bool) -> bool {
         let Some(Value::Lock(holds)) = self.value(at) else { return false };
         let before = holds.len();
@@ -278,7 +281,7 @@ impl Oracle {
         self.end(at, |hold| !hold.is_live(time))
     }
 
-    /// The remaining quarantine, in milliseconds.
+    /// Returns the remaining quarantine, in milliseconds.
     pub(crate) fn quarantine_left_ms(&self) -> Option<u64> {
         let left_us = (self.quarantine_since? + self.quarantine_ms * 1000).saturating_sub(self.time);
         Some(left_us.div_ceil(1000)).filter(|&left_ms| left_ms > 0)
@@ -320,12 +323,13 @@ impl Oracle {
             let saved = world.server.saved(*at).map(|saved| saved.holds).unwrap_or_default();
             if let Value::Lock(holds) = value {
                 for (hold, saved) in holds.iter_mut().zip(&saved) {
-                    // A lease that came by way of a reader may last longer; the judge has seen that it is not shorter.
+                    // A lease that came through a reader may last longer; the judge has checked that it is not
+                    // shorter.
                     *hold = Hold::read(hold.owner, hold.mode, saved, time);
                 }
             }
         }
-        // The new primary may have had higher tokens in an earlier life; the judge sees to it that none is lower.
+        // The new primary may have had higher tokens in an earlier life; the judge checks that none is lower.
         self.last_token = self.last_token.max(world.server.table().last_token());
         Reply::Bool(true)
     }
@@ -362,7 +366,7 @@ impl Oracle {
             Input::Swap(a, b) if a != b => self.swap(a, b),
             Input::Swap(..) => {}
             Input::Dump(at) => {
-                // A dump counts whole milliseconds, and its lease is paused while it is under way.
+                // A dump counts whole milliseconds, and its lease is paused in transit.
                 let Some(Value::Lock(_)) = self.value(at) else { return Reply::Bool(false) };
                 self.dump = Some((at.name, self.saved(self.holds(at))));
             }
@@ -398,7 +402,7 @@ impl Oracle {
             Input::Confirm(confirms) => self.confirms = confirms,
             Input::Pass(us) => self.time += us,
             Input::Wall(wall_us) => self.wall_us = wall_us,
-            // Readers are no business of the oracle's.
+            // The oracle ignores readers.
             _ => {}
         }
     }
@@ -426,7 +430,7 @@ impl Oracle {
             .filter_map(|(mode, hold)| Some(Hold::read(world.owner(&hold.owner)?, mode, hold, self.time)))
             .collect();
         let newest = holds.last().map_or(0, |hold| hold.token.get());
-        // It must not run away with the clock of tokens (G14).
+        // It must not push the clock of tokens too far ahead (G14).
         if newest > self.last_token.max(self.wall_us + TOKEN_LEAD_US_MAX) {
             return Reply::Bool(false);
         }

@@ -38,7 +38,7 @@ fn confirm_all_needs_every_replica() {
 
 #[test]
 fn what_was_acknowledged_before_does_not_count() {
-    // The replicas are far ahead of what they had when they were seen last, and behind what is being sent.
+    // The replicas are far ahead of what they had when last seen, and still behind what is being sent.
     let mut all = primary(&[("a", 39), ("b", 39)]);
     let wait = all.wait(at(5), at(50), ALL).expect("both are there");
     all.sent(40);
@@ -117,7 +117,7 @@ fn a_wait_is_looked_at_once_for_each_replica_however_long_another_one_is_silent(
 fn too_few_replicas_fail_at_once() {
     let mut all = primary(&[("a", 0)]);
     assert_eq!(all.wait(at(1), at(50), ALL), None);
-    // And if one leaves in the middle.
+    // One replica disconnects in the middle.
     let mut all = primary(&[("a", 0), ("b", 0)]);
     let wait = all.wait(at(1), at(50), ALL).unwrap();
     all.sent(10);
@@ -186,7 +186,7 @@ fn a_replica_that_reconnects_before_its_old_connection_is_dead_does_not_count() 
     all.see(at(101), &seen(&[("a", 0), ("a", 10)]));
     assert_eq!(all.poll(at(101)), [(wait, Verdict::Failed)]);
     assert!(!all.can_confirm(at(101), MOST));
-    // Until the old one is dead, and for a season from then.
+    // Until the old one is dead, and for a quarantine from then on.
     all.see(at(150), &seen(&[("a", 0), ("a", 10)]));
     all.see(at(151), &seen(&[("a", 10)]));
     assert!(!all.can_confirm(at(249), MOST));

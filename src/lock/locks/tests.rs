@@ -41,7 +41,7 @@ struct OwnLock {
     hold: Option<OwnHold>,
 }
 
-/// The locks, what they should be, and the numbers that are dead.
+/// The locks, their expected state, and the dead numbers.
 struct World {
     locks: Locks,
     own: BTreeMap<LockId, OwnLock>,
@@ -52,7 +52,7 @@ struct World {
     random: Random,
 }
 
-/// An age that is reported within a millisecond, as long as it has never been beyond what 31 bits hold.
+/// Compares an age, which is reported within a millisecond unless it was ever beyond what 31 bits hold.
 fn same_age(told_ms: u64, since: Moment, now: Moment) -> bool {
     let age_ms = now.ms_since(since);
     age_ms >= 1 << 30 || (told_ms <= age_ms && age_ms - told_ms <= 1)
@@ -84,7 +84,7 @@ impl World {
 
     fn new_client(&mut self) -> Option<ClientId> {
         self.client += self.random.below(3);
-        // The half number 0 says "not known".
+        // The half number 0 means "unknown".
         (self.random.below(5) > 0 && self.client as u32 != 0).then_some(ClientId(self.client))
     }
 
@@ -196,7 +196,7 @@ impl World {
         assert!(self.locks.remove_free(id));
     }
 
-    /// Lets the outside look at what is due, all or a part of it.
+    /// Has the pump handle some or all of the expired leases.
     fn work_off(&mut self) {
         let most = if self.random.below(2) == 0 { self.random.below(20) } else { u64::MAX };
         for _ in 0..most {
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// A lookup finds an end in the first whole millisecond after it.
+    /// A lookup finds the end of a lease in the first whole millisecond after it.
     fn nothing_is_overdue(&self) {
         for (id, lock) in &self.own {
             if let Some(hold) = &lock.hold {
@@ -324,7 +324,7 @@ impl World {
         }
     }
 
-    /// Everything goes, nothing of it stays, and its room is used again.
+    /// Removes everything: no memory is left in use, and freed room is reused.
     fn finish(mut self, most: usize) {
         let ids: Vec<LockId> = self.own.keys().copied().collect();
         for id in ids {
@@ -381,7 +381,7 @@ fn leases_that_end_together_end_in_the_order_in_which_they_began() {
         let (mut locks, mut expected) = (Locks::default(), Vec::new());
         let end = Moment(5_000_000 + lease_ms * 1_000);
         for token in 1..=200 {
-            // They begin at different times; what ends before is worked off, so that the wheel turns.
+            // They begin at different times. Leases that end before are handled, so that the wheel turns.
             let begin = 5_000 + lease_ms * (token - 1) / 200;
             let now = Moment(begin * 1_000);
             let left_ms = now.ms_until(end);

@@ -1,4 +1,4 @@
-//! Lines by themselves: what is found in them, and what is left of them.
+//! Tests of queues alone: lookups, and the memory that empty queues leave.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn a_queue_is_noted_whose_waiters_may_get_in_when_one_leaves() {
 
 #[test]
 fn thousands_that_leave_one_queue_leave_no_memory() {
-    // 262,144 bytes stayed after 19,000 readers of one lock were let in at once.
+    // 262,144 bytes stayed allocated after 19,000 readers of one lock were granted it at once.
     let mut queues = Queues::default();
     let readers: Vec<_> = (0..3_000_u32)
         .map(|n| {

@@ -1,4 +1,4 @@
-//! Locks of old clients, which the core sees and does not keep (legacy-strings): each rule in isolation.
+//! Locks of old clients, which the core sees and does not store (legacy-strings): each rule in isolation.
 
 use crate::lock::effect::{Answer, Change, Effect, Effects, Event, Existing, Legacy, Record, Step, Task};
 use crate::lock::table::{
@@ -13,7 +13,7 @@ const fn at(ms: u64) -> Now {
     Now { boot: Moment(1_000_000 + ms * 1_000), wall_us: 1_000_000 + ms * 1_000 }
 }
 
-/// A lock that an old client holds until then.
+/// A lock that an old client holds until that time.
 const fn held(is_own: bool, until_ms: u64) -> Existing {
     Existing::Legacy(Legacy { is_own, until: at(until_ms).boot })
 }
@@ -85,11 +85,11 @@ fn waiters_are_granted_when_an_old_lock_is_gone_and_not_before() {
             Step { reply: Acquired::Waiting(_), change: Change::Nothing, record: Record::Nothing }
         ));
     }
-    // It expires without an event: the core checks it when it should be gone.
+    // It expires without an event, so the core checks it when it should be gone.
     let look = table.next_deadline(true).expect("somebody waits");
     assert!((at(30).boot..=at(40).boot).contains(&look), "{look:?}");
     assert_eq!(table.due(look, true), Some(Task::Settle(DOOR.to_owned())));
-    // The old client made it last longer.
+    // The old client extended it.
     let (step, effects) = settle(&mut table, at(31), held(false, 90));
     assert_eq!((step, effects), (Step::unchanged(()), vec![]));
     assert!(table.next_deadline(true).is_some_and(|look| look >= at(90).boot), "looks again");

@@ -6,7 +6,7 @@ use crate::lock::effect::{Answer, Change, Effect, Effects, Existing, Record};
 use crate::lock::table::{Acquired, Ask, Decision, KeyRef, Refusal, TOO_MANY_LOCKS, Table};
 use crate::lock::types::{LockKey, Mode, Moment, Now};
 
-/// So late that a lease of a minute would end after the last moment that exists.
+/// A time at which a lease of a minute would end after the last moment that can be represented.
 const LATE: Now = Now { boot: Moment((1 << 48) - 10_000_000), wall_us: 1_000_000 };
 const TOO_LONG_MS: u64 = 60_000;
 
@@ -24,7 +24,7 @@ fn acquire(table: &mut Table, name: &[u8], ask: &Ask<'_>) -> (Acquired, Record, 
     (step.reply, step.record, existing)
 }
 
-/// A table whose readers count by themselves, and a lock that is held.
+/// Returns a table whose readers count tokens, and a held lock.
 fn that_counts() -> (Table, Existing) {
     let mut table = Table::default();
     acquire(&mut table, b"first", &ask(b"ann", Mode::Exclusive, None));

@@ -1,15 +1,15 @@
-//! Tests of the core as a whole; those of one file are in it.
+//! Tests of the core as a whole; those of a single file are in that file.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `tuning.rs` | bounds that a test lowers, so that small worlds get to them |
+//! | `tuning.rs` | bounds that a test lowers, so that small worlds reach them |
 //! | `legacy.rs` | locks of old clients, rule by rule |
-//! | `minted.rs` | tokens that were minted and are nobody's |
+//! | `minted.rs` | tokens that were minted and have no hold |
 //! | `unconfirmed.rs` | holds that replicas have not confirmed |
 //! | `random.rs` | random numbers that are the same in every run |
-//! | `visits.rs` | counts what a step looks at |
+//! | `visits.rs` | counts the visits of a step |
 //!
-//! What needs an engine and a server is in `src/sim`.
+//! Tests that need an engine and a server are in `src/sim`.
 
 pub(crate) mod legacy;
 mod minted;

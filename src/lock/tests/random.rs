@@ -12,7 +12,7 @@ impl Random {
         Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), given: None }
     }
 
-    /// Makes the choices that these bytes give; 0 when they are used up.
+    /// Takes its choices from these bytes; 0 when they are used up.
     pub(crate) fn given(bytes: &[u8]) -> Self {
         Self { state: 0, given: Some(Vec::from(bytes).into_iter()) }
     }
@@ -22,7 +22,7 @@ impl Random {
         self.given.as_ref().is_some_and(|given| given.as_slice().is_empty())
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         if let Some(given) = &mut self.given {
             let bytes = if bound > 1 << 16 { 4 } else { 1 + usize::from(bound > 1 << 8) };
@@ -38,7 +38,7 @@ impl Random {
         self.below(100) < chance
     }
 
-    /// One of these.
+    /// Returns one of these.
     pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }

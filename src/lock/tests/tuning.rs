@@ -1,16 +1,16 @@
-//! Bounds of the core that a test lowers on its own thread, so that small worlds get to them.
+//! Bounds of the core that a test lowers on its own thread, so that small worlds reach them.
 //!
-//! Bounds that a client sees are those of a module that is shipped, unless a test lowers them. The others are the smallest,
-//! and a life draws them by its seed.
+//! Bounds that a client sees have their shipped values, unless a test lowers them. The others have their smallest
+//! values, or those that a life draws by its seed.
 
 use std::cell::Cell;
 
 use super::random::Random;
 
-/// Bounds as they are, or lower.
+/// Bounds with their shipped values, or lower ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lowered {
-    /// The most holders in a list that count as few.
+    /// The most holders of a plain list.
     pub(crate) few_max: Option<usize>,
     /// The most holders and requests that a search for deadlocks examines.
     pub(crate) steps_max: Option<usize>,
@@ -25,7 +25,7 @@ pub(crate) struct Lowered {
 }
 
 impl Lowered {
-    /// As in a module that is shipped.
+    /// The shipped values.
     const NONE: Self = Self {
         few_max: None,
         steps_max: None,
@@ -45,7 +45,7 @@ impl Lowered {
         drawn_by: None,
     };
 
-    /// Some, all or none of them, as this run chooses. It draws the bounds that no client sees.
+    /// Lowers some, all or none of them, as this run chooses. It draws the bounds that no client sees.
     pub(crate) fn of(seed: u64) -> Self {
         let Self { few_max, steps_max, count_max, served_max, .. } = Self::ALL;
         let lowered = match seed % 6 {
@@ -59,23 +59,24 @@ impl Lowered {
         Self { drawn_by: Some(seed), ..lowered }
     }
 
-    /// More than two holders of one lock are many.
+    /// A lock with more than two holders has a large list.
     pub(crate) const FEW: Self = Self { few_max: Some(2), ..Self::NONE };
 
-    /// Returns whether, on this thread, more than two holders are many.
+    /// Returns true if, on this thread, a list of more than two holders is large.
     pub(crate) fn is_few_lowered() -> bool {
         BOUNDS.get().few_max.is_some()
     }
 
-    /// These bounds, and one hold of a closed connection is unbound at a time: for worlds that are judged at rest.
+    /// Returns these bounds, with one hold of a closed connection unbound at a time: for worlds that are judged at
+    /// rest.
     pub(crate) const fn one_by_one(self) -> Self {
         Self { unbound_max: Some(1), ..self }
     }
 
-    /// One hold of a closed connection is unbound at a time; the other bounds are as they are shipped.
+    /// One hold of a closed connection is unbound at a time; the other bounds have their shipped values.
     pub(crate) const ONE_BY_ONE: Self = Self::NONE.one_by_one();
 
-    /// One of those who wait for a lock is served in a step.
+    /// One waiter of a lock is served in each step.
     pub(crate) const ONE_SERVED: Self = Self { served_max: Some(1), ..Self::NONE };
 
     /// One owner holds a lock twice at most.
@@ -86,12 +87,12 @@ impl Lowered {
         Self { steps_max: Some(steps_max), ..Self::NONE }
     }
 
-    /// As they are on this thread. Another thread has the shipped bounds, unless it sets its own.
+    /// Returns the bounds of this thread. Another thread has the shipped ones, unless it sets its own.
     pub(crate) fn now() -> Self {
         BOUNDS.get()
     }
 
-    /// Does this, on this thread, with these bounds.
+    /// Runs this on this thread with these bounds.
     pub(crate) fn during<R>(self, what: impl FnOnce() -> R) -> R {
         let before = BOUNDS.replace(self);
         let done = what();
@@ -105,7 +106,7 @@ thread_local! {
     static HAS_ENDED_EARLY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A bound that no client sees: the smallest, the shipped or one between them, as the life has drawn it.
+/// Returns a bound that no client sees: the smallest, the shipped or one between them, as the life has drawn it.
 pub(crate) fn bound(shipped: usize, smallest: usize, line: u32) -> usize {
     let Some(seed) = BOUNDS.get().drawn_by else {
         return smallest;
@@ -115,7 +116,7 @@ pub(crate) fn bound(shipped: usize, smallest: usize, line: u32) -> usize {
     match random.below(8) {
         0..4 => smallest,
         4 => shipped,
-        // Of each size as often as of another one.
+        // Draws each order of magnitude as often as another.
         _ => {
             let least = smallest << random.below(u64::from((shipped / smallest).ilog2()) + 1);
             (least + random.below(least as u64) as usize).min(shipped)
@@ -123,12 +124,12 @@ pub(crate) fn bound(shipped: usize, smallest: usize, line: u32) -> usize {
     }
 }
 
-/// The most holders in a list that count as few; `usual` if no test has lowered it.
+/// Returns the most holders of a plain list; `usual` if no test has lowered it.
 pub(crate) fn few_max(usual: usize) -> usize {
     BOUNDS.get().few_max.unwrap_or(usual)
 }
 
-/// Returns whether a search for deadlocks ends that has examined `steps` holders and requests. It usually ends at
+/// Returns true if a search for deadlocks ends after examining `steps` holders and requests. It usually ends at
 /// `usual`.
 pub(crate) fn is_search_spent(steps: usize, usual: usize) -> bool {
     let is_spent = steps >= BOUNDS.get().steps_max.unwrap_or(usual);
@@ -136,27 +137,27 @@ pub(crate) fn is_search_spent(steps: usize, usual: usize) -> bool {
     is_spent
 }
 
-/// A step begins: no search has ended before it had seen everything.
+/// Notes that a step begins, in which no search has ended early yet.
 pub(crate) fn begin_step() {
     HAS_ENDED_EARLY.set(false);
 }
 
-/// Returns whether a search of this step ended before it had seen everything. Then it may have missed a deadlock.
+/// Returns true if a search of this step ended before it had seen everything. Then it may have missed a deadlock.
 pub(crate) fn has_search_ended_early() -> bool {
     HAS_ENDED_EARLY.get()
 }
 
-/// The most times that one owner holds a lock; `usual` if no test has lowered it.
+/// Returns the most times that one owner holds a lock; `usual` if no test has lowered it.
 pub(crate) fn count_max(usual: u32) -> u32 {
     BOUNDS.get().count_max.unwrap_or(usual)
 }
 
-/// The most holds of a connection that are unbound at once when it closes; `usual` if no test has lowered it.
+/// Returns the most holds of a connection that are unbound at once when it closes; `usual` if no test has lowered it.
 pub(crate) fn unbound_max(usual: usize) -> usize {
     BOUNDS.get().unbound_max.unwrap_or(usual)
 }
 
-/// The most waiters of a lock that are served in one step; `usual` if no test has lowered it.
+/// Returns the most waiters of a lock that are served in one step; `usual` if no test has lowered it.
 pub(crate) fn served_max(usual: usize) -> usize {
     BOUNDS.get().served_max.unwrap_or(usual)
 }

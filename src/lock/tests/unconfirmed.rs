@@ -14,7 +14,7 @@ const fn at(ms: u64) -> Now {
     Now { boot: Moment(1_000_000 + ms * 1_000), wall_us: 1_000_000 + ms * 1_000 }
 }
 
-/// A table that has been promoted, and knows that alice holds both locks with a lease of 50 ms.
+/// Returns a table that has been promoted, and knows that alice holds both locks with a lease of 50 ms.
 fn promoted(mode: Mode) -> (Table, [Existing; 2]) {
     let mut table = Table::default();
     table.set_confirms(true);

@@ -1,4 +1,4 @@
-//! Counts visits, for a test that checks that the search grows no faster than its input.
+//! Counts visits, for tests that check that a search grows no faster than its input.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ pub(crate) fn count(visits: usize) {
     COUNT.set(COUNT.get() + visits);
 }
 
-/// The number of visits on this thread since the last call.
+/// Returns the number of visits on this thread since the last call.
 pub(crate) fn take() -> usize {
     COUNT.replace(0)
 }

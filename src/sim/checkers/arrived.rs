@@ -1,5 +1,5 @@
-//! Locks that came other than by a grant, and end all waits at their keys: for the [judge](crate::sim::checkers::judge) and the
-//! [oracle](crate::sim::oracle).
+//! Locks that came other than by a grant, and end all waits at their keys: for the
+//! [judge](crate::sim::checkers::judge) and the [oracle](crate::sim::oracle).
 
 use crate::lock::effect::Answer;
 use crate::lock::table::ARRIVED;
@@ -10,7 +10,8 @@ use crate::sim::single::server::At;
 use crate::sim::single::world::World;
 
 impl Judge {
-    /// In a step that decides, all waits at the key of a restored lock end first; reservations end without an answer.
+    /// Ends the waits at the keys of restored locks, before anything else in a step that decides. Reservations end
+    /// without an answer.
     pub(crate) fn end_for_arrived(&mut self, input: &Input, out: &Outcome, world: &World) {
         let keys: Vec<At> = match *input {
             _ if matches!(out.reply, Reply::None) && !matches!(input, Input::Pump) => Vec::new(),
@@ -41,12 +42,12 @@ impl Judge {
 }
 
 impl Oracle {
-    /// Returns whether a restored lock is here, which ends all waits at the next decision.
+    /// Returns true if a restored lock is here, which ends all waits at the next decision.
     pub(crate) fn is_arrived(&self, at: At) -> bool {
         self.arrived.contains(&at) && self.holds(at).iter().any(|hold| hold.is_live(self.time))
     }
 
-    /// After a RESTORE of a lock all waits end, if the lock is still there at the next decision.
+    /// Ends all waits after a RESTORE of a lock, if the lock is still there at the next decision.
     pub(crate) fn end_for_arrived(&mut self, at: At) {
         let ends = self.is_arrived(at);
         self.arrived.remove(&at);

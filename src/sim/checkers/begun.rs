@@ -7,7 +7,7 @@ use crate::sim::single::server::At;
 use crate::sim::single::world::World;
 
 impl Judge {
-    /// A hold began in all these locks.
+    /// Checks new holds of all these locks.
     pub(crate) fn new_holds(
         &mut self,
         asked: &Pending,
@@ -35,7 +35,7 @@ impl Judge {
         must(self.is_free_for(at, owner, mode, world), || {
             format!("G1: {owner:?} was granted {at} ({mode:?}) beside {:?}", self.promises.get(&at))
         })?;
-        // Its own hold, in the same way and nowhere else, would have been the same hold (G9).
+        // A retry of its own hold, in the same mode and at no other key, would have kept that hold (G9).
         let before = self.own(at, owner, world);
         must(before.is_none_or(|before| before.is_ownerless()), || {
             format!("G9: {owner:?} held {before:?} and got {token}")
@@ -69,7 +69,7 @@ impl Judge {
         Ok(())
     }
 
-    /// An owner that asks for something else than its undelivered hold loses that hold first.
+    /// Drops an undelivered hold when its owner asks for something else.
     pub(crate) fn revoked(&mut self, asked: &Pending, world: &World) {
         let owns: Vec<Option<Hold>> = asked.keys.iter().map(|at| self.own(at, asked.owner, world)).collect();
         let is_own = |own: &Option<Hold>| {

@@ -1,4 +1,4 @@
-//! The value of a hold, and whether a wait can end: shared by the [judge](crate::sim::checkers::judge) and the
+//! The state of a hold, and whether a wait can end: shared by the [judge](crate::sim::checkers::judge) and the
 //! [oracle](crate::sim::oracle), in the plainest form.
 
 use std::collections::BTreeSet;
@@ -8,27 +8,27 @@ use crate::lock::types::{Binding, Mode, Token};
 use crate::sim::single::input::{Keys, Outcome};
 use crate::sim::single::server::{At, Name};
 
-/// One owner's possession of one lock.
+/// One owner's hold on one lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hold {
     pub(crate) owner: Name,
     pub(crate) token: Token,
     pub(crate) mode: Mode,
-    /// Until when it lives, in the world's time, if its lease runs.
+    /// When its lease ends, in the world's time, if the lease runs.
     pub(crate) until: u64,
-    /// The full lease of one that is kept alive.
+    /// The full lease, while a connection pauses it.
     pub(crate) lease_ms: u64,
     pub(crate) count: u32,
     pub(crate) binding: Binding,
     /// The connection that it is bound to.
     pub(crate) client: Option<u64>,
-    /// The number of replies under way that name it to its owner. `None`: one has arrived, or it did not begin by a
-    /// grant here.
+    /// The number of replies under way that name it to its owner. `None` if one has arrived, or if it did not begin
+    /// with a grant here.
     pub(crate) outstanding: Option<u32>,
 }
 
 impl Hold {
-    /// As it was read from a payload, a file or a reader: the server that made that knows of the hold.
+    /// Reads a hold from a payload, a file or a reader: the server that wrote that knows of the hold.
     pub(crate) fn read(owner: Name, mode: Mode, saved: &SavedHold, time: u64) -> Self {
         Self {
             owner,
@@ -43,8 +43,8 @@ impl Hold {
         }
     }
 
-    /// Its grant was not delivered, and never will be unless the owner asks again: the next run of the pump must
-    /// revoke it.
+    /// Returns true if its grant was not delivered, and never will be unless the owner asks again: the next run of
+    /// the pump must revoke it.
     pub(crate) fn is_ownerless(&self) -> bool {
         self.outstanding == Some(0)
     }
@@ -59,7 +59,7 @@ impl Hold {
         }
     }
 
-    /// KEEPALIVE, and its connection is open: its lease does not run.
+    /// Returns true if its lease is paused: KEEPALIVE, and its connection is open.
     pub(crate) const fn is_paused(&self) -> bool {
         self.binding.is_paused()
     }
@@ -72,18 +72,18 @@ impl Hold {
         if self.is_paused() { self.lease_ms } else { self.until.saturating_sub(time).div_ceil(1000) }
     }
 
-    /// Returns whether a lease of `lease_ms` milliseconds from now would end later.
+    /// Returns true if a lease of `lease_ms` milliseconds from now would end later.
     pub(crate) const fn is_shorter(&self, time: u64, lease_ms: u64) -> bool {
         if self.is_paused() { self.lease_ms < lease_ms } else { self.until < time + lease_ms * 1000 }
     }
 
-    /// Makes it last exactly `lease_ms` milliseconds from now.
+    /// Sets its lease to end exactly `lease_ms` milliseconds from now.
     pub(crate) const fn last(&mut self, time: u64, lease_ms: u64) {
         (self.until, self.lease_ms) = (time + lease_ms * 1000, lease_ms);
     }
 
-    /// The owner has asked on this connection, and knows, or will when that is confirmed; it wants the hold to be bound
-    /// like this.
+    /// Notes a request of the owner on this connection. The owner knows of the hold, or will when that is confirmed,
+    /// and wants this binding.
     pub(crate) fn heard(&mut self, time: u64, binding: Binding, client: Option<u64>, confirms: bool) {
         self.outstanding = self.outstanding.filter(|_| confirms).map(|count| count + 1);
         let left_ms = self.left_ms(time);
@@ -97,14 +97,15 @@ impl Hold {
         self.client = client.or(self.client).filter(|_| !binding.is_none());
     }
 
-    /// This connection has closed: leases bound to it run from here.
+    /// Closes this connection: leases bound to it run from here.
     pub(crate) fn close(&mut self, client: u64, time: u64) {
         if self.client == Some(client) {
             self.untied(time, true);
         }
     }
 
-    /// Its connection has closed, or is one of another life: it runs from here, until its owner comes back.
+    /// Ends the binding, because the connection has closed or belongs to an earlier life. The lease runs from here,
+    /// until the owner comes back.
     pub(crate) fn untied(&mut self, time: u64, is_cut: bool) {
         let left_ms = self.left_ms(time);
         let cut_ms = self.binding.ephemeral_ms.filter(|&cut_ms| is_cut && cut_ms < left_ms);
@@ -116,7 +117,7 @@ impl Hold {
     }
 }
 
-/// Returns whether a lock can be held in this mode alongside these holders (CONTRACT 2), with `reserved` places kept
+/// Returns true if a lock can be held in this mode alongside these holders (CONTRACT 2), with `reserved` places kept
 /// free.
 pub(crate) fn is_free_for(mode: Mode, others: &[Mode], reserved: usize, holders_max: usize) -> bool {
     let taken = others.len() + reserved;
@@ -139,7 +140,7 @@ pub(crate) struct Wish {
     pub(crate) mode: Mode,
 }
 
-/// The book of holds and waits, in the order in which they came.
+/// All holds and waits, in the order in which they came.
 #[derive(Clone, Default)]
 pub(crate) struct Scene {
     pub(crate) holds: Vec<(At, Name, Mode)>,
@@ -163,11 +164,11 @@ impl std::fmt::Debug for Scene {
 }
 
 impl Scene {
-    /// G11: whether a wish can come true, if every owner gives up everything as soon as it can. An owner that waits
-    /// for nothing, or for several things and got one of them, needs its locks no longer. It keeps waiting for
+    /// G11: returns true if a wish can come true, if every owner releases everything as soon as it can. An owner that
+    /// waits for nothing, or for several things and got one of them, needs its locks no longer. It keeps waiting for
     /// everything else.
     ///
-    /// It is acted out. A release never blocks another wish, so any order will do.
+    /// The function acts that out. A release never blocks another wish, so the order does not matter.
     pub(crate) fn comes_true(&self, wish: usize) -> bool {
         let mut left = self.clone();
         // A wish that came true is marked as done, so that the others keep their numbers.
@@ -193,7 +194,7 @@ impl Scene {
         }
     }
 
-    /// The wishes that are ahead of this one somewhere and have not come true.
+    /// Returns the wishes that are ahead of this one somewhere and have not come true.
     fn ahead_of(&self, number: usize, is_done: &[bool]) -> impl Iterator<Item = usize> {
         let is_near = move |other: &usize| {
             let mut keys = self.wishes[*other].keys.iter();
@@ -219,19 +220,19 @@ impl Scene {
 /// A request in the queue; one for several keys is in the queue of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pending {
-    /// 0: a reservation without a connection (QUEUE).
+    /// 0 for a reservation without a connection (QUEUE).
     pub(crate) wait: u32,
     pub(crate) owner: Name,
     pub(crate) client: u64,
     pub(crate) lease_ms: u64,
     pub(crate) is_minted: bool,
-    /// Until when, in the world's time; `None`: without limit.
+    /// When it times out, in the world's time; `None` if without limit.
     pub(crate) until: Option<u64>,
     pub(crate) keys: Keys,
     pub(crate) mode: Mode,
     pub(crate) binding: Binding,
     pub(crate) is_reentrant: bool,
-    /// When it came: of two requests for several locks, one is ahead everywhere.
+    /// The order of arrival: of two requests for several locks, one is ahead everywhere.
     pub(crate) number: u64,
 }
 
@@ -245,7 +246,8 @@ impl Pending {
         self.wait == 0
     }
 
-    /// a reservation for a place alongside the holders. A reservation of the whole lock blocks all others.
+    /// Returns true for a reservation of a place alongside the holders. A reservation of the whole lock blocks all
+    /// others.
     pub(crate) fn is_reserved(&self) -> bool {
         self.is_reservation() && self.mode != Mode::Exclusive
     }

@@ -1,10 +1,10 @@
 //! The guarantees, as a client could hold the server to them.
 //!
-//! The judge sees the inputs and the outputs, records the promises to each client, and names the guarantee that was
-//! broken. It knows no rule of how the core decides: only the invariants of every decision. Each verdict begins with
-//! the number of the guarantee (CONTRACT 3). G13 is not its business: [readers](crate::sim::single::reader) compare themselves with
-//! their primary. [`crate::sim::checkers::verdicts`] judges replies to clients that ask for a lock, and [`crate::sim::checkers::begun`] holds that
-//! begin.
+//! The judge sees the inputs and the outputs, records the promises to each client, and names a broken guarantee. It
+//! knows no rule by which the core decides, only the invariants of every decision. Each verdict begins with the
+//! number of the guarantee (CONTRACT 3). G13 is left to the [readers](crate::sim::single::reader), which compare
+//! themselves with their primary. [`crate::sim::checkers::verdicts`] judges replies to clients that request a lock,
+//! and [`crate::sim::checkers::begun`] new holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ pub(crate) struct Judge {
     empties: BTreeSet<At>,
     pub(crate) newest: u64,
     pub(crate) arrivals: u64,
-    /// Since when nothing new may be granted, and for how many milliseconds.
+    /// The time since which nothing new may be granted, and for how many milliseconds.
     quarantine: Option<(u64, u64)>,
     /// Grants that continued a hold, with unknown delivery. Keys with a restored lock, and no decision since.
     pub(crate) arrived: BTreeSet<At>,
@@ -51,7 +51,7 @@ pub(crate) fn must(holds: bool, broken: impl FnOnce() -> String) -> Verdict {
 }
 
 impl Judge {
-    /// Judges one step. `world` is as it is after it.
+    /// Judges one step. `world` is its state after the step.
     pub(crate) fn judge(&mut self, input: &Input, out: &Outcome, world: &World) -> Verdict {
         self.taken_over.clear();
         for (&at, promises) in &mut self.promises {
@@ -74,12 +74,12 @@ impl Judge {
             }
             Input::Close(client) | Input::Unblock(client) => self.gone(client, input, world),
             Input::Release { at, owner, token } => self.released(at, owner, token, &out.reply, world)?,
-            // It may end an expired hold and so have its own owner's waiting request granted: after its reply.
+            // It may end an expired hold, so that its own owner's waiting request is granted: after its reply.
             Input::Renew { .. } => self.renewed(input, &out.reply, world)?,
             Input::Pump => self.let_run(world),
             _ => {}
         }
-        // An owner that was granted after the one that asked, because of it, has a newer token.
+        // An owner that was granted after the one that asked, as a consequence, has a newer token.
         let came_behind = self.came_behind(input, out, world);
         for answered in out.answers.iter().filter(|answered| !came_behind(answered)) {
             self.answered(input, answered, world)?;
@@ -96,15 +96,15 @@ impl Judge {
             Input::Promote(_) if out.reply == Reply::Bool(true) => self.promoted(world)?,
             _ => {}
         }
-        // The owner that asked may hold by now the lock of its reservation.
+        // The owner that asked may by now hold the lock of its reservation.
         self.drop_lapsed(world);
         let left = self.ended.iter().flat_map(|&at| self.queue(at)).find(|own| own.number <= arrivals);
         must(left.is_none(), || format!("G9: {left:?} goes on waiting where a lock has arrived"))?;
         self.check(world)
     }
 
-    /// The answers that follow the one that asked: grants alongside an owner that holds less from here on, or holds as
-    /// well.
+    /// Returns which answers follow that of the owner that asked. These are grants alongside an owner that holds less
+    /// from here on, or that holds the lock, too.
     fn came_behind(&self, input: &Input, out: &Outcome, world: &World) -> impl Fn(&Answered) -> bool + use<> {
         let own = match *input {
             Input::Acquire { at, owner, .. } => self.own(at, owner, world).map(|own| own.token),
@@ -123,13 +123,13 @@ impl Judge {
         }
     }
 
-    /// Returns whether the same promises were made to the same owners, and the same requests wait.
+    /// Returns true if the same promises were made to the same owners, and the same requests wait.
     pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         let is_same = self.promises == other.promises && self.queues == other.queues;
         is_same && self.newest == other.newest
     }
 
-    /// The promises at a key that still bind.
+    /// Returns the promises at a key that still bind.
     pub(crate) fn live(&self, at: At, world: &World) -> impl Iterator<Item = &Hold> {
         let time = world.time;
         self.promises.get(&at).into_iter().flatten().filter(move |promise| promise.is_live(time))
@@ -139,7 +139,7 @@ impl Judge {
         self.live(at, world).find(|promise| promise.owner == owner).copied()
     }
 
-    /// Another promise takes the place of this owner's.
+    /// Replaces this owner's promise.
     pub(crate) fn promise(&mut self, at: At, hold: Hold) {
         let promises = self.promises.entry(at).or_default();
         promises.retain(|promise| promise.owner != hold.owner);
@@ -150,29 +150,29 @@ impl Judge {
         self.queues.get(&at).map_or(&[], Vec::as_slice)
     }
 
-    /// Takes a request out of all its queues.
+    /// Removes a request from all its queues.
     pub(crate) fn strike(&mut self, pending: &Pending) {
         for queue in self.queues.values_mut() {
             queue.retain(|other| other.number != pending.number);
         }
     }
 
-    /// Remembers that this happened.
+    /// Records that this case happened.
     pub(crate) fn see(&mut self, what: &'static str) {
         self.seen.insert(what);
     }
 
-    /// Returns whether these live holds leave room for one more.
+    /// Returns true if these live holds leave room for one more.
     pub(crate) fn is_free_for(&self, at: At, owner: Name, mode: Mode, world: &World) -> bool {
         self.is_room_beside(at, owner, mode, 0, world)
     }
 
-    /// Returns whether the server may have lost grants, and so makes no new ones.
+    /// Returns true if the server may have lost grants, and so makes no new ones.
     pub(crate) fn is_quarantined(&self, world: &World) -> bool {
         self.quarantine.is_some_and(|(since, length_ms)| world.time < since + length_ms * 1000)
     }
 
-    /// Returns whether these live holds leave room for one more alongside `reserved` reservations of others.
+    /// Returns true if these live holds leave room for one more alongside `reserved` reservations of others.
     pub(crate) fn is_room_beside(
         &self,
         at: At,
@@ -190,9 +190,9 @@ impl Judge {
         is_free_for(mode, &others, reserved, world.limits.holders_max)
     }
 
-    /// The scene of all holds and waits, and the number of this request among the others.
+    /// Returns the scene of all holds and waits, and the number of this request among the others.
     pub(crate) fn scene(&self, wish: Wish, number: u64, world: &World) -> (Scene, usize) {
-        // A request that has timed out waits for nothing: the pump is about to say so.
+        // A request that has timed out waits for nothing: the pump is about to report that.
         let is_late = |pending: &Pending| pending.until.is_some_and(|until| until <= world.time);
         let others = self.queues.values().flatten();
         let others = others.filter(|pending| pending.number != number && !is_late(pending));
@@ -208,7 +208,7 @@ impl Judge {
         (Scene { holds, wishes, arrived, holders_max: world.limits.holders_max }, position)
     }
 
-    /// G11: a request that waits can still be granted, unless the search for its blockers ended early.
+    /// G11: checks that a waiting request can still be granted, unless the search for its blockers ended early.
     pub(crate) fn will_not_wait_for_itself(&mut self, asked: &Pending, world: &World) -> Verdict {
         let Pending { owner, keys, mode, number, .. } = *asked;
         let wish = Wish { owner, keys, mode };
@@ -221,7 +221,7 @@ impl Judge {
         must(comes_true, || format!("G11: {owner:?} waits for {keys:?}, and for itself: {scene:?}"))
     }
 
-    /// A client changed keys without the module: the holds there are broken, and no others (CONTRACT 5).
+    /// Notes that a client changed keys without the module: it broke the holds there, and no others (CONTRACT 5).
     fn outside(&mut self, what: &Outside, world: &World) {
         let is_broken = |at: &At| match *what {
             Outside::Del(gone) | Outside::Set(gone) | Outside::Move(gone, _) => *at == gone,
@@ -267,7 +267,7 @@ impl Judge {
         }
     }
 
-    /// G8: the requests of this connection end, and leases bound to it run from here.
+    /// G8: ends the requests of this connection; leases bound to it run from here.
     fn gone(&mut self, client: u64, input: &Input, world: &World) {
         for queue in self.queues.values_mut() {
             let before = queue.len();
@@ -289,7 +289,7 @@ impl Judge {
         }
     }
 
-    /// The leases that closed connections kept alive run from here.
+    /// Starts the leases that closed connections paused.
     fn let_run(&mut self, world: &World) {
         for promise in self.promises.values_mut().flatten() {
             if promise.is_paused() && promise.client.is_none() {
@@ -299,8 +299,8 @@ impl Judge {
         }
     }
 
-    /// A reservation that was not refreshed in time may be removed by now; when the pump has run, it must be. So may
-    /// one where something else was written, or where a lock has arrived.
+    /// Drops reservations that were not refreshed in time: they may be removed by now, and must be once the pump has
+    /// run. The same applies to one where another value was written, or where a lock has arrived.
     fn drop_lapsed(&mut self, world: &World) {
         let arrived = &self.arrived;
         let is_late = |pending: &Pending| pending.until.is_some_and(|until| until <= world.time);
@@ -358,7 +358,7 @@ impl Judge {
             Answer::Replaced => {
                 self.taken_over.extend(positions);
                 let is_retry = match *input {
-                    // A reservation is asked after without a wait.
+                    // The owner polls a reservation without a wait.
                     Input::Acquire { at, owner: who, .. } => who == owner && keys.contains(at),
                     Input::AcquireMany { keys: its, owner: who, .. } => {
                         who == owner && its.iter().any(|at| keys.contains(at))
@@ -392,7 +392,7 @@ impl Judge {
         must(is_justified, || format!("G7: {owner:?} at {at} was told {answer:?} at {input:?}"))
     }
 
-    /// The invariants after every step.
+    /// Checks the invariants after every step.
     fn check(&mut self, world: &World) -> Verdict {
         let server = &world.server;
         self.forget_ended(world);
@@ -411,7 +411,8 @@ impl Judge {
         })
     }
 
-    /// An expired lost grant may be ended by any request for the lock. Then nothing is left to be put back.
+    /// Forgets lost grants that have expired: any request for the lock may have ended them. Then nothing is left to
+    /// revoke.
     fn forget_ended(&mut self, world: &World) {
         for (&at, promises) in &mut self.promises {
             let is_lost = |promise: &Hold| promise.is_ownerless() && !promise.is_live(world.time);
@@ -423,7 +424,8 @@ impl Judge {
         }
     }
 
-    /// Every promised hold is there, with the lease, count and binding that were promised; and there is no other.
+    /// Checks that every promised hold exists, with the lease, count and binding that were promised, and that there
+    /// is no other.
     fn check_holds(&self, at: At, world: &World) -> Verdict {
         let server = &world.server;
         let saved = server.saved(at);

@@ -2,11 +2,11 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `judge.rs` | every grant, end and answer against the guarantees |
-//! | `verdicts.rs` | which outcomes a request may have |
-//! | `begun.rs` | what no grant may break |
-//! | `arrived.rs` | locks that come other than by a grant |
-//! | `book.rs` | what a hold is worth, and whether a wait can end |
+//! | `judge.rs` | checks every grant, end and answer against the guarantees |
+//! | `verdicts.rs` | the outcomes that a request may have |
+//! | `begun.rs` | the rules for new holds |
+//! | `arrived.rs` | locks that arrive other than by a grant |
+//! | `book.rs` | the state of a hold, and whether a wait can end |
 
 pub(crate) mod arrived;
 pub(crate) mod begun;

@@ -14,7 +14,7 @@ use crate::sim::single::server::{At, Name};
 use crate::sim::single::world::World;
 
 impl Judge {
-    /// G10: a release ends a hold of its own owner, and if it names a token, that one only.
+    /// G10: a release ends a hold of its own owner; if it names a token, only that hold.
     pub(crate) fn released(
         &mut self,
         at: At,
@@ -23,7 +23,7 @@ impl Judge {
         reply: &Reply,
         world: &World,
     ) -> Verdict {
-        // A reservation without a connection is given up in silence.
+        // A reservation without a connection is withdrawn without an answer.
         let reservation =
             self.queue(at).iter().find(|pending| pending.is_reservation() && pending.owner == owner).copied();
         let held = self.own(at, owner, world).filter(|own| token.is_none_or(|token| token == own.token));
@@ -59,7 +59,7 @@ impl Judge {
         Ok(())
     }
 
-    /// The key holds something else.
+    /// Checks a reply that says that the key holds another type.
     fn is_orphaned(&mut self, at: At, world: &World) -> Verdict {
         self.see("wrong type");
         must(world.is_other(at), || format!("{at} was called a wrong type"))
@@ -99,7 +99,7 @@ impl Judge {
         }
     }
 
-    /// A waiting request was granted: first come, first served, and all or nothing.
+    /// Checks the grant of a waiting request: first come, first served, and all or nothing.
     pub(crate) fn granted(&mut self, pending: &Pending, answer: &Answer, world: &World) -> Verdict {
         let Pending { owner, keys, is_minted, .. } = *pending;
         let Answer::Granted { ref lock_key, ref others, token, ref minted_owner } = *answer else {
@@ -168,14 +168,14 @@ impl Judge {
                     format!("G9: {owner:?} holds {owns:?} of {keys:?} and was told {reply:?}")
                 })?;
                 let is_free = keys.iter().all(|at| {
-                    // Another request of its own is one that came before, too.
+                    // Another request of the same owner may have come before, too.
                     let others = self
                         .queue(at)
                         .iter()
                         .any(|o| o.owner != owner || !o.keys.is_same_set(keys) || o.mode != how.mode);
                     // A hold that must be revoked occupies the lock until it is.
                     let is_held = self.live(at, world).any(|hold| hold.is_ownerless() && hold.owner != owner);
-                    // Of many holders the pump ends those whose leases have expired.
+                    // In a large list, the pump ends the holds whose leases have expired.
                     let is_left = world.server.leaves_ends_to_the_pump(at);
                     !others && !is_held && !is_left && self.is_free_for(at, owner, how.mode, world)
                 });
@@ -217,7 +217,7 @@ impl Judge {
                 own.mode = Mode::Shared;
                 self.see("downgraded");
             }
-            // The owner was not notified of its hold: it counts from here.
+            // The owner was not notified of its hold, so the count starts here.
             if how.is_reentrant && !was_ownerless {
                 own.count += 1;
                 self.see("held once more");
@@ -253,7 +253,7 @@ impl Judge {
         Ok(())
     }
 
-    /// It must wait, or leave.
+    /// Checks that it had to wait, or to leave.
     fn turned_away(
         &mut self,
         asked: Pending,
@@ -270,7 +270,7 @@ impl Judge {
         };
         must(number != 0 || how.is_reservation, || "it wanted to wait".to_owned())?;
         let mut asked = Pending { wait: number, ..asked };
-        // A reservation goes over to the same request without a word.
+        // A reservation passes to the same request without an answer.
         let own: Vec<(At, usize, Pending)> = keys
             .iter()
             .filter_map(|at| {
@@ -303,7 +303,7 @@ impl Judge {
         if same.is_some() { Ok(()) } else { self.will_not_wait_for_itself(&asked, world) }
     }
 
-    /// The place of the first of these keys that their owner holds, if it is not to be revoked.
+    /// Returns the position of the first of these keys that their owner holds, unless that hold must be revoked.
     fn first_own(&self, keys: Keys, owner: Name, world: &World) -> Option<usize> {
         let mut owns = keys.iter().map(|at| self.own(at, owner, world));
         let first = owns.position(|own| own.is_some())?;
@@ -419,7 +419,7 @@ impl Judge {
         })
     }
 
-    /// Returns whether only reservations are ahead of this request, and there is room alongside them.
+    /// Returns true if only reservations are ahead of this request, and there is room alongside them.
     pub(crate) fn is_next(&self, at: At, pending: &Pending, world: &World) -> bool {
         let ahead: Vec<&Pending> =
             self.queue(at).iter().take_while(|other| other.number != pending.number).collect();
@@ -428,7 +428,7 @@ impl Judge {
             && !world.is_left_alone(at)
     }
 
-    /// A reader became the primary: it knows every hold, and no lease is shorter (CONTRACT 5).
+    /// Checks a reader that became the primary: it knows every hold, and no lease is shorter (CONTRACT 5).
     pub(crate) fn promoted(&mut self, world: &World) -> Verdict {
         for (at, promises) in &mut self.promises {
             let saved = world.server.saved(*at);
@@ -453,7 +453,7 @@ impl Judge {
     }
 }
 
-/// Returns whether this is the hold that was promised. Another owner may have raised its token to just this one's.
+/// Returns true if this is the promised hold. Another owner may have raised its token to exactly this one.
 fn is_its(promise: &Hold, hold: &SavedHold) -> bool {
     hold.token == promise.token && *hold.owner == *promise.owner.as_bytes()
 }

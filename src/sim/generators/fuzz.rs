@@ -1,8 +1,8 @@
 //! Random lives whose choices are bytes: the fuzzing of the core's steps.
 //!
-//! The [life](crate::sim::generators::property) is the same; an input takes the place of the numbers of its [`Random`]. So each input
-//! is judged and compared with the oracle after every step, and a fuzzer that looks for new paths finds its way by the
-//! choices.
+//! The [life](crate::sim::generators::property) is the same; an input replaces the numbers of its [`Random`]. So each
+//! input is judged and compared with the oracle after every step, and a fuzzer that searches for new paths steers by
+//! the choices.
 
 use crate::lock::tests::random::Random;
 use crate::sim::generators::property::{Kinds, Life};
@@ -10,7 +10,7 @@ use crate::sim::generators::property::{Kinds, Life};
 /// Longer lives find little more, and cost as much as many short ones.
 const STEPS_MAX: usize = 60;
 
-/// Lives the life that these bytes choose; the first is its seed, which says how the world begins.
+/// Lives the life that these bytes choose. The first byte is its seed, which decides how the world begins.
 pub(crate) fn run(data: &[u8]) {
     let Some((&seed, choices)) = data.split_first() else { return };
     if let Err(wrong) = live(u64::from(seed), choices) {

@@ -28,12 +28,12 @@ pub(crate) struct Life {
     world: World,
     judge: Judge,
     oracle: Oracle,
-    /// Time passes in multiples of this. Reading a dumped lease back rounds it up to a millisecond, so
-    /// a test that compares leases to the microsecond cannot promote a reader, and the other way round.
+    /// Time passes in multiples of this. Reading a dumped lease back rounds it up to a millisecond. So a test that
+    /// compares leases to the microsecond cannot promote a reader, and vice versa.
     grain_us: u64,
-    /// The pump is next: it runs on whole milliseconds of the clock, and that has just come to one.
+    /// True if the pump runs next: it runs on whole milliseconds of the clock, and the clock has just reached one.
     is_pump_next: bool,
-    /// The payload that has just come is restored next.
+    /// The key at which the last payload is restored next.
     is_restore_next: Option<At>,
     /// True if readers lag: sent records arrive only sometimes.
     is_lagging: bool,
@@ -50,15 +50,15 @@ pub(crate) struct Life {
 pub(crate) enum Kinds {
     /// Exclusive, and nothing else.
     Plain,
-    /// In all ways.
+    /// All kinds and options.
     All,
-    /// In all ways, and locks are restored that are held by their own waiters.
+    /// All kinds and options, and restored locks that their own waiters hold.
     Restored,
 }
 
 impl Life {
     pub(crate) fn new(seed: u64, kinds: Kinds) -> Result<Self, String> {
-        // A wall clock in the year 2026, or at its beginning: tokens must go up all the same.
+        // A wall clock in the year 2026, or at its beginning: tokens must rise all the same.
         let wall_us = if seed.is_multiple_of(3) { 0 } else { 1_780_000_000_000_000 };
         let grain_us = if seed.is_multiple_of(2) { 1000 } else { 1 };
         let mut world = World::new(5_000_000_000 + seed * grain_us, wall_us);
@@ -98,8 +98,8 @@ impl Life {
         compared.and_then(|()| self.world.check()).map_err(|wrong| format!("{input:?}: {wrong}\n{out:?}"))
     }
 
-    /// G15: of a lock with one holder, the beginning of a hold is not published before the end of the one before. (The
-    /// holds of a RESTORE are not published at all.)
+    /// G15: for a lock with one holder, the start of a hold is not published before the end of the previous one. (The
+    /// holds of a RESTORE are never published.)
     fn hear(&mut self, input: &Input, out: &Outcome) -> Result<(), String> {
         if matches!(input, Input::Promote(_)) {
             self.heard.clear();
@@ -117,7 +117,7 @@ impl Life {
         At::new(self.random.of(&[0, 0, 0, 0, 0, 1, 1, 2]), self.random.of(&NAMES))
     }
 
-    /// The token of the hold, a dead one, or none.
+    /// Returns the token of the hold, a dead one, or none.
     fn token(&mut self, at: At) -> Option<Token> {
         match self.random.below(4) {
             0 => self.world.server.live_token(at),
@@ -126,7 +126,7 @@ impl Life {
         }
     }
 
-    /// One of two connections of the owner: a retry may come on another one.
+    /// Returns one of two connections of the owner: a retry may come on another one.
     fn client_of(&mut self, owner: Name) -> u64 {
         let (first, which) = (u64::from(owner.as_bytes()[0]) * 10, self.random.below(2));
         // A server does not read from a client that is blocked.
@@ -165,7 +165,7 @@ impl Life {
                 let (wait, minted) = (self.random.of(&wait), self.random.percent(5));
                 if self.kinds != Kinds::Plain && self.random.percent(15) {
                     let (keys, is_shared) = (self.several(at.db), self.random.percent(40));
-                    // An owner that was just made up never comes back to its request.
+                    // An owner that was just minted never repeats its request.
                     return Input::AcquireMany {
                         keys,
                         owner,
@@ -179,7 +179,7 @@ impl Life {
                 let how = self.how(at);
                 let place_ms = (1 + self.random.below(20)).min(self.lease_ms_max());
                 let wait = if how.is_reservation { Some(place_ms) } else { wait };
-                // An owner that the server makes up has no place to come back to.
+                // A minted owner has no reservation to return to.
                 let minted = minted && !how.is_reservation;
                 let owner = if minted { self.world.next_owner() } else { owner };
                 Input::Acquire { at, owner, lease_ms, wait, client, minted, how }
@@ -203,7 +203,7 @@ impl Life {
         }
     }
 
-    /// Chooses an outcome for confirmations and replies under way, which clients do not ask for.
+    /// Chooses an outcome for pending confirmations and replies, which clients do not request.
     fn in_between(&mut self) -> Option<Input> {
         let confirming: Vec<u64> = self.world.confirming().into_iter().map(|(client, _)| client).collect();
         if !confirming.is_empty() && self.random.percent(6) {
@@ -220,7 +220,7 @@ impl Life {
         self.payload_for_waiters()
     }
 
-    /// A token of another server's: a little below the newest, or above; or just that of a grant that is not confirmed.
+    /// Returns a token of another server: a little below the newest, above it, or that of an unconfirmed grant.
     fn token_around(&mut self, at: At) -> Option<Token> {
         let confirming = self.world.confirming().into_iter().flat_map(|(_, holds)| holds);
         let tokens: Vec<Token> = confirming.filter(|hold| hold.at == at).map(|hold| hold.token).collect();
@@ -232,12 +232,12 @@ impl Life {
         Token::new(above.min(self.world.highest_from_outside()))
     }
 
-    /// A lease that may be forgotten must end before the quarantine does.
+    /// A lease that the server may forget must end before the quarantine does.
     const fn lease_ms_max(&self) -> u64 {
         if self.world.quarantine_ms > 0 { self.world.quarantine_ms } else { u64::MAX }
     }
 
-    /// Two or three keys of one database.
+    /// Returns two or three keys of one database.
     fn several(&mut self, db: u32) -> Keys {
         let first = self.random.below(3) as usize;
         let mut ats: Vec<At> = (0..3).map(|n| At::new(db, NAMES[(first + n) % 3])).collect();
@@ -279,14 +279,14 @@ impl Life {
         }
     }
 
-    /// The pump, or the time until it can run.
+    /// Returns a run of the pump, or the time until it can run.
     fn pump(&mut self) -> Input {
         let rest = self.world.server.now.boot.0 % 1_000;
         self.is_pump_next = rest != 0;
         if rest == 0 { Input::Pump } else { Input::Pass(1_000 - rest) }
     }
 
-    /// Changes of keys by other clients.
+    /// Chooses a change of keys by another client.
     fn keys(&mut self, at: At) -> Input {
         let other = self.at();
         match self.random.below(13) {
@@ -307,7 +307,7 @@ impl Life {
         }
     }
 
-    /// A lock of another server.
+    /// Returns the payload of a lock of another server.
     fn payload(&mut self, at: At) -> Input {
         let (owner, ahead) = (self.random.of(&OWNERS), self.random.below(100_000));
         let last = self.world.server.table().last_token();
@@ -320,7 +320,7 @@ impl Life {
         Input::Payload { name: at.name, owner, token, left_ms, how, beside }
     }
 
-    /// A payload that is held by owners that wait for it here. It is restored next.
+    /// Returns a payload that owners hold that wait for it here. It is restored next.
     fn payload_for_waiters(&mut self) -> Option<Input> {
         let waited_for: Vec<At> = self.oracle.waiters.iter().flat_map(|waiter| waiter.keys.iter()).collect();
         if self.kinds != Kinds::Restored || waited_for.is_empty() || !self.random.percent(4) {
@@ -349,7 +349,7 @@ impl Life {
         }
     }
 
-    /// Settings are changed back sooner or later, so that the usual case stays the usual one.
+    /// Chooses a change of settings. They are changed back sooner or later, so that the common case stays common.
     fn settings(&mut self, client: u64) -> Input {
         match self.random.below(9) {
             7 | 8 => Input::Confirm(self.random.percent(25)),
@@ -363,7 +363,7 @@ impl Life {
             },
             2 => {
                 let [waiters_per_lock_max, waiters_max] = [4, 8].map(|max| self.random.below(max) as usize);
-                // How many may hold a lock is only ever raised: no hold is revoked when it is lowered.
+                // The limit of holders is only ever raised: lowering it revokes no hold.
                 Input::Limits(Limits { waiters_per_lock_max, waiters_max, ..self.world.limits })
             }
             3 | 4 => Input::Limits(Limits::of(1000, 1000, 1000)),
@@ -458,7 +458,7 @@ fn live(seed: u64, steps: u64, kinds: Kinds) -> Result<BTreeSet<&'static str>, S
     })
 }
 
-/// Lives `lives` lives, and sees to it that each thing in `sometimes` happened in one of them.
+/// Lives `lives` lives, and checks that each case in `sometimes` happened in one of them.
 fn live_all(lives: u64, kinds: Kinds, sometimes: &[&str]) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for seed in 0..lives {
@@ -480,7 +480,7 @@ fn events_that_go_out_at_once_are_heard_in_the_wrong_order() {
     assert!(wrong.is_err_and(|wrong| wrong.contains("G15")));
 }
 
-/// Faults that a second review found in the module, put back: oracle, judge and readers must each report them
+/// Puts back faults that a second review found in the module: oracle, judge and readers must each report them
 /// independently.
 #[cfg(feature = "sabotage")]
 #[test]
@@ -491,7 +491,7 @@ fn bugs_that_are_put_back_are_found() {
     }
 }
 
-/// Lives with locks of all kinds, and their mixtures. `REDISLOCK_LIVES` asks for more lives.
+/// Lives with locks of all kinds, and their mixtures. `REDISLOCK_LIVES` requests more lives.
 #[test]
 fn the_core_agrees_with_the_oracle_with_locks_of_all_kinds() -> Result<(), String> {
     let asked = std::env::var("REDISLOCK_LIVES").ok().and_then(|lives| lives.parse().ok());

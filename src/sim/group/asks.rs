@@ -22,13 +22,13 @@ pub(super) enum Kind {
     Renew {
         raise: Option<Token>,
     },
-    /// Of the hold, or of one count of it.
+    /// Of the whole hold, or of one count of it.
     Release {
         is_last: bool,
     },
 }
 
-/// A request of a client's.
+/// A request of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Request {
     pub(super) number: u32,
@@ -37,7 +37,7 @@ pub(super) struct Request {
     pub(super) connection: u64,
     pub(super) keys: Keys,
     pub(super) owner: Name,
-    /// That of the hold that it is about, where the client knows it.
+    /// The token of the hold that it concerns, if the client knows it.
     pub(super) token: Option<Token>,
     pub(super) mode: Mode,
     pub(super) lease_ms: u64,
@@ -48,16 +48,16 @@ pub(super) struct Request {
     pub(super) term: u32,
     /// When the server did it.
     pub(super) done: u64,
-    /// A new token was minted for it after a client had received this one.
+    /// A token that a client had received before a new one was minted for this request.
     pub(super) floor: Option<u64>,
-    /// The token that a renewal has left, which may be a higher one.
+    /// The token that a renewal left on the hold, which may be higher than before.
     pub(super) renewed: Option<Token>,
     /// The number of the decision.
     pub(super) decision: u32,
 }
 
 impl Request {
-    /// Returns whether it waits by a reservation, and not on its connection.
+    /// Returns true if it waits by a reservation, and not on its connection.
     pub(super) const fn is_reservation(&self) -> bool {
         matches!(self.kind, Kind::Acquire { is_reservation: true, .. })
     }
@@ -67,12 +67,12 @@ impl Request {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sent {
     Granted(Token),
-    /// nil, or an error: it has nothing of it.
+    /// nil, or an error: it was granted nothing.
     No,
     /// The lock is at the other shard.
     Moved,
     Done(bool),
-    /// Replicas did not say in time that they have it.
+    /// Replicas did not acknowledge it in time.
     Unconfirmed,
 }
 
@@ -107,13 +107,13 @@ pub(super) enum Outcome {
     Quarantined,
     /// Replicas could not confirm it.
     Unconfirmable,
-    /// Its owner holds the lock as often as can be counted.
+    /// Its owner holds the lock as often as one owner can.
     TooManyTimes,
-    /// Its owner holds one of the locks in another way.
+    /// Its owner holds one of the locks in another mode.
     HeldOtherwise,
 }
 
-/// A reply on its way.
+/// A reply under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight {
     pub(super) request: Request,
@@ -121,7 +121,7 @@ pub(super) struct InFlight {
 }
 
 impl Request {
-    /// The command.
+    /// Returns the command.
     fn words(&self) -> Words {
         let Self { kind, keys, owner, token, mode, lease_ms, binding, is_reentrant, .. } = *self;
         let mut words: Vec<Vec<u8>> = Vec::with_capacity(16);
@@ -174,7 +174,7 @@ impl Request {
         words.into()
     }
 
-    /// This request for one of its keys.
+    /// Returns this request for one of its keys.
     fn at(&self, at: crate::sim::single::server::At) -> Self {
         Self { keys: Keys::one(at), ..*self }
     }
@@ -185,7 +185,7 @@ fn number(number: u64) -> Vec<u8> {
 }
 
 impl Group {
-    /// A request reaches a primary.
+    /// Handles a request that reaches a primary.
     pub(super) fn ask(&mut self, request: Request) -> Verdict {
         self.enter(request.node);
         self.nodes[request.node].sim.connect(request.connection);
@@ -197,12 +197,12 @@ impl Group {
         }
     }
 
-    /// Returns whether this server makes no new grants yet.
+    /// Returns true if this server makes no new grants yet.
     pub(super) fn is_quarantined(&self, n: usize) -> bool {
         self.nodes[n].quarantine_left_ms().is_some()
     }
 
-    /// The command runs, and with it whatever else it decides.
+    /// Runs the command, and collects whatever else it decides.
     fn run(&mut self, request: &Request) -> Result<Said, String> {
         let n = request.node;
         let said = self.nodes[n].sim.asks(request.connection, 0, request.words());
@@ -331,7 +331,7 @@ impl Group {
         if let Said::Now(parts) = &said
             && let [PartBuf::Error(_)] = parts[..]
         {
-            // Nothing could confirm it, or its token is too far ahead: nothing was done.
+            // It could not be confirmed, or its token is too far ahead: nothing was done.
             return self.tell(request, Sent::Unconfirmed);
         }
         let of_hold = self.nodes[n].token_of(at, owner);
@@ -339,7 +339,7 @@ impl Group {
             Said::Now(parts) => Sent::of(&request, parts)? == Sent::Done(true),
             Said::Later(_) => true,
         };
-        // Raised, unless another one holds the lock with just that token.
+        // Raised, unless another owner holds the lock with exactly that token.
         let is_raised = raise.is_some() && of_hold == sure.max(raise);
         let renewed = if is_raised { sure } else { of_hold };
         self.judge.must_be(&request, sure, renewed.filter(|_| is_renewed))?;
@@ -395,7 +395,7 @@ impl Group {
         self.tell(request, Sent::Done(is_released))
     }
 
-    /// A reply leaves the server.
+    /// Sends a reply from the server.
     pub(super) fn tell(&mut self, request: Request, sent: Sent) -> Verdict {
         self.note(|| format!("n{} tells {}: {sent:?} to {:?}", request.node, request.owner, request.kind));
         self.judge.answered(&request)?;

@@ -1,4 +1,4 @@
-//! Clients: each does one thing at a time under one owner, loses replies, asks again, and gives up.
+//! Clients: each does one task at a time under one owner, loses replies, repeats requests, and gives up.
 
 use std::sync::LazyLock;
 
@@ -30,7 +30,7 @@ pub(super) struct Task {
     count: (u32, u32),
     /// The life of the server that was asked first.
     term: u32,
-    /// Replies to requests up to this one are nothing to it.
+    /// It ignores replies to requests up to this one.
     begun: u32,
     state: State,
 }
@@ -44,7 +44,7 @@ enum State {
     SentOn,
     /// The reply was lost: it may hold the lock, or not.
     Unsure,
-    /// It received the lock, until then.
+    /// It received the lock, until that time.
     Holds { token: Token, until: u64, is_asking: bool },
 }
 
@@ -66,7 +66,7 @@ impl Client {
 }
 
 impl Task {
-    /// The state of a task when its connection is closed.
+    /// Returns the state of a task when its connection is closed.
     fn alone(self, time: u64) -> Self {
         let state = match self.state {
             State::Holds { token, until, .. } => {
@@ -82,7 +82,7 @@ impl Task {
 }
 
 impl Group {
-    /// A client's connection is closed, and it opens another one.
+    /// Closes a client's connection, and opens another one.
     pub(super) fn reconnect(&mut self, c: usize) {
         self.numbers.connections += 1;
         let client = &mut self.clients[c];
@@ -91,7 +91,7 @@ impl Group {
         client.task = client.task.map(|task| task.alone(self.time));
     }
 
-    /// One of the clients does something.
+    /// Has one of the clients act.
     pub(super) fn client_acts(&mut self) -> Verdict {
         let c = self.random.below(CLIENTS as u64) as usize;
         self.find_server(c);
@@ -118,7 +118,7 @@ impl Group {
         }
     }
 
-    /// It connects to a server that may be the primary.
+    /// Connects to a server that may be the primary.
     fn find_server(&mut self, c: usize) {
         let server = self.clients[c].server;
         let answers = |node: &super::Node| node.runs() && !node.is_cut_off && node.decides();
@@ -139,14 +139,14 @@ impl Group {
         }
     }
 
-    /// It gives its connection up. The server finds that out later.
+    /// Gives its connection up. The server finds that out later.
     fn hang_up(&mut self, c: usize) {
         let client = &mut self.clients[c];
         self.closing.push((client.server, client.connection));
         self.reconnect(c);
     }
 
-    /// It goes to the shard that has its locks. Returns whether there is one that answers.
+    /// Turns to the shard that has its locks. Returns true if a server there answers.
     fn go_to_shard(&mut self, c: usize, keys: Keys) -> bool {
         let Some(shard) = self.shard_for(keys) else {
             return false;
@@ -163,7 +163,7 @@ impl Group {
         true
     }
 
-    /// A slot has left with the lock that it waited for: the client has nothing of it.
+    /// Handles the move of a slot with the lock that the client waited for: it was granted nothing.
     fn ask_elsewhere(&mut self, c: usize, task: Task) -> Verdict {
         if !self.go_to_shard(c, task.keys) {
             return Ok(());
@@ -185,7 +185,7 @@ impl Group {
         } else {
             Keys::one(LOCKS[first])
         };
-        // A client that is not careful comes back under the same name whatever happened.
+        // A client that is not careful reuses its name whatever happened.
         let owner = if self.plan.is_careful || self.random.percent(20) {
             self.numbers.owners += 1;
             OWNERS[(self.numbers.owners + CLIENTS * 2) % OWNERS.len()]
@@ -205,7 +205,7 @@ impl Group {
         )
     }
 
-    /// Chooses the binding of a hold to its connection, and whether it counts.
+    /// Chooses the binding of a hold to its connection, and whether it is counted.
     fn choose_extras(&mut self, mode: Mode) -> (Binding, bool) {
         let asks = self.plan.asks;
         // An owner that is not careful may have a hold with a binding that it has forgotten.
@@ -224,17 +224,17 @@ impl Group {
     fn acquire_as(&mut self, c: usize, task: Task) -> Verdict {
         let waits = [None, Some(0), Some(1 + self.random.below(60))];
         let wait_ms = self.random.of(&waits);
-        // A reservation has an end: without end only a connection can wait.
+        // A reservation has an end: only a connection can wait without limit.
         let may_reserve = self.plan.asks.reserves && task.keys.len() == 1 && wait_ms.is_some_and(|ms| ms > 0);
         let is_reservation = may_reserve && self.random.percent(40);
         self.clients[c].task = Some(task);
         self.send(c, task, Kind::Acquire { wait_ms, is_reservation }, None)
     }
 
-    /// It does not know whether it holds the lock.
+    /// Repeats a request, because the client does not know if it holds the lock.
     fn ask_again(&mut self, c: usize, task: Task) -> Verdict {
-        // docs/reference/failover-guarantees.md: an owner comes back only for what it believes to hold. If the same
-        // life of the same server continues, it may ask again (G9).
+        // docs/reference/failover-guarantees.md: an owner repeats a request only for locks that it believes to hold.
+        // If the same life of the same server continues, it may always repeat it (G9).
         if !self.go_to_shard(c, task.keys) {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl Group {
         }
     }
 
-    /// Its lease has expired, by its own clock.
+    /// Handles a lease that has expired by the client's own clock.
     fn outlive(&mut self, c: usize, task: Task) -> Verdict {
         self.judge.give_up(task.keys, task.owner);
         self.clients[c].task = None;
@@ -275,13 +275,13 @@ impl Group {
         if !self.go_to_shard(c, task.keys) {
             return Ok(());
         }
-        // In a quarantine there is more to see of those who do something.
+        // In a quarantine, clients that act reveal more.
         let dice = if self.is_quarantined(self.clients[c].server) { 5 } else { 10 };
         match self.random.below(dice) {
             0..3 if task.keys.len() == 1 => {
                 let token = Some(token).filter(|_| self.random.percent(50));
                 let raise = self.choose_raise(c);
-                // The command takes one of the two.
+                // The command accepts only one of the two.
                 let token = token.filter(|_| raise.is_none());
                 self.send(c, task, Kind::Renew { raise }, token)
             }
@@ -322,7 +322,7 @@ impl Group {
         Token::new(if self.random.percent(60) { last } else { wall_us + lead_us })
     }
 
-    /// A request goes to the server that the client takes for the primary.
+    /// Sends a request to the server that the client takes for the primary.
     fn send(&mut self, c: usize, task: Task, kind: Kind, token: Option<Token>) -> Verdict {
         let n = self.clients[c].server;
         let node = &self.nodes[n];
@@ -352,7 +352,7 @@ impl Group {
             if kind == (Kind::Release { is_last: true }) {
                 self.judge.give_up(keys, owner);
             }
-            // It never gets there, or is refused there: nothing was done.
+            // It never arrives, or is refused there: nothing was done.
             if let Some(task) = self.clients[c].task.take_if(|task| task.state == State::Asked) {
                 self.clients[c].task = Some(Task { state: State::Unsure, ..task });
             }
@@ -365,7 +365,7 @@ impl Group {
         self.ask(request)
     }
 
-    /// Some replies arrive.
+    /// Delivers some replies.
     pub(super) fn deliver_some(&mut self) -> Verdict {
         let count = self.in_flight.len() as u64;
         let mut left = if self.random.percent(60) { count } else { self.random.below(3).min(count) };
@@ -425,7 +425,7 @@ impl Group {
         Ok(())
     }
 
-    /// A server finds that connections are closed.
+    /// Lets a server find that connections are closed.
     pub(super) fn notice_closed(&mut self) -> Verdict {
         let mut at = 0;
         while at < self.closing.len() {
@@ -439,14 +439,14 @@ impl Group {
         Ok(())
     }
 
-    /// This client cannot reach that server any more.
+    /// Makes this client unable to reach that server.
     pub(super) fn lose_server(&mut self, c: usize, n: usize) {
         if self.clients[c].server == n {
             self.hang_up(c);
         }
     }
 
-    /// Makes every client give up this lock that holds it or may still receive it.
+    /// Makes every client that holds this lock, or may still receive it, give it up.
     pub(super) fn give_up_all(&mut self, at: At) {
         self.judge.broken(at);
         for c in 0..CLIENTS {
@@ -461,7 +461,7 @@ impl Group {
         }
     }
 
-    /// A client that holds this lock knows that no connection keeps it alive any more.
+    /// Notifies a client that holds this lock that no connection pauses the lease any more.
     pub(super) fn hear_of_move(&mut self, at: At) {
         let time = self.time;
         for task in self.clients.iter_mut().filter_map(|client| client.task.as_mut()) {

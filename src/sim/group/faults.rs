@@ -7,7 +7,7 @@ use crate::engine::server::Server;
 use crate::engine::server_events;
 
 impl Group {
-    /// Something goes wrong, or is put right.
+    /// Causes a fault, or ends one.
     pub(super) fn fault(&mut self) -> Verdict {
         let n = self.random.below(self.plan.nodes() as u64) as usize;
         if self.plan.switches_confirm && self.random.percent(25) {
@@ -33,7 +33,7 @@ impl Group {
         Ok(())
     }
 
-    /// Grants must be confirmed from here on, by another rule, or no longer.
+    /// Switches to another confirmation rule from here on, or to none.
     fn switch_confirm(&mut self, n: usize) -> Verdict {
         if !self.nodes[n].runs() {
             return Ok(());
@@ -96,7 +96,7 @@ impl Group {
         }
     }
 
-    /// No client reaches this server, or is reached by it.
+    /// Cuts this server off: no client reaches it, nor does it reach any.
     fn cut_off(&mut self, n: usize) {
         if !self.nodes[n].is_cut_off {
             self.see(Point::CutOff);
@@ -117,7 +117,7 @@ impl Group {
         }
     }
 
-    /// Returns whether this replica may be promoted under the promises of the plan.
+    /// Returns true if this replica may be promoted under the promises of the plan.
     fn may_promote(&self, n: usize) -> bool {
         let is_alive = |node: &super::Node| node.is_up && node.decides() && !node.is_cut_off;
         self.nodes[n].runs()
@@ -146,7 +146,7 @@ impl Group {
         self.begin_to_decide(n)
     }
 
-    /// There is no primary that works.
+    /// Promotes a server if no primary works.
     pub(super) fn promote_somebody(&mut self, n: usize) -> Verdict {
         if self.random.percent(40) { self.promote(n) } else { Ok(()) }
     }
@@ -173,7 +173,7 @@ impl Group {
         if has_waiters && self.random.percent(50) { self.promote(n) } else { Ok(()) }
     }
 
-    /// Of two primaries that work, the older one is demoted sooner or later.
+    /// Demotes the older one of two working primaries, sooner or later.
     pub(super) fn heal_primaries(&mut self, n: usize) -> Verdict {
         let is_newer = |other: &usize| {
             let (own, other) = (&self.nodes[n], &self.nodes[*other]);
@@ -200,7 +200,7 @@ impl Group {
         }
     }
 
-    /// A server that was killed starts again: with nothing, with a file, or with a log.
+    /// Restarts a server that was killed: with nothing, with a file, or with a log.
     pub(super) fn restart(&mut self, n: usize) -> Verdict {
         let has_file = self.plan.has_files && self.nodes[n].files.snapshot.is_some();
         let mut files = std::mem::take(&mut self.nodes[n].files);

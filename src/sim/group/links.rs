@@ -51,14 +51,14 @@ impl Group {
         }
     }
 
-    /// A primary that works, the youngest more likely than others.
+    /// Returns a primary that works, the youngest more likely than others.
     fn some_primary(&mut self) -> Option<usize> {
         let mut working = (0..GROUP).filter(|&n| self.nodes[n].runs() && self.nodes[n].decides());
         let youngest = working.clone().max_by_key(|&n| self.nodes[n].term)?;
         if self.random.percent(80) { Some(youngest) } else { working.next_back() }
     }
 
-    /// A replica connects to a primary. It continues where it was, if it can, or resynchronises.
+    /// Connects a replica to a primary. It continues where it was, if it can, or resynchronizes.
     pub(super) fn attach(&mut self, n: usize, primary: usize) -> Verdict {
         self.stop_deciding(n)?;
         self.numbers.links += 1;
@@ -109,7 +109,7 @@ impl Group {
         Ok(())
     }
 
-    /// The snapshot has arrived.
+    /// Ends a synchronization: the snapshot has arrived.
     pub(super) fn end_synchronisation(&mut self, n: usize) -> Verdict {
         let Some((primary, link)) = self.nodes[n].link else {
             return Ok(());
@@ -129,19 +129,19 @@ impl Group {
         Ok(())
     }
 
-    /// The link breaks before the whole snapshot has arrived: the replica keeps its data.
+    /// Breaks the link before the whole snapshot has arrived: the replica keeps its data.
     fn give_up_synchronisation(&mut self, n: usize) {
         self.see(Point::GivenUpSynchronisation);
         self.note(|| format!("n{n} has received a part of a snapshot"));
         (self.nodes[n].link, self.nodes[n].synchronisation) = (None, None);
     }
 
-    /// A replica's connection, as its primary sees it.
+    /// Returns a replica's connection, as its primary sees it.
     fn connection(&mut self, primary: usize, link: u32) -> Option<&mut Connection> {
         self.nodes[primary].connections.iter_mut().find(|connection| connection.link == link)
     }
 
-    /// A replica reads at most `count` commands of its primary's stream.
+    /// Reads at most `count` commands of the primary's stream into a replica.
     pub(super) fn receive(&mut self, n: usize, count: usize) -> Verdict {
         let node = &mut self.nodes[n];
         let (Some(position), Some(_), None) = (&mut node.position, node.link, &node.synchronisation) else {
@@ -161,7 +161,7 @@ impl Group {
         self.collect(n)
     }
 
-    /// A replica says how far it has read. The report may arrive later, and after the connection is closed.
+    /// Reports how far a replica has read. The report may arrive later, and after the connection is closed.
     pub(super) fn acknowledge(&mut self, n: usize) {
         let node = &self.nodes[n];
         let (Some((primary, link)), Some(position), None) = (node.link, node.position, &node.synchronisation)
@@ -180,7 +180,7 @@ impl Group {
         }
     }
 
-    /// A primary finds that connections are dead. Commands that were sent before arrive first, or not at all.
+    /// Lets a primary find dead connections. Commands that were sent before arrive first, or not at all.
     pub(super) fn find_dead(&mut self, n: usize) -> Verdict {
         let has_arrived = self.random.percent(50);
         if has_arrived {

@@ -1,28 +1,28 @@
-//! Groups of servers, simulated: the engine that ships on each, and everything between them that goes wrong.
+//! Groups of servers, simulated: the engine that ships on each, and the faults between them.
 //!
 //! A *group* is three servers, and in some lives there is a fourth one that is a shard of its own. Each is a
 //! [simulated server](crate::sim::server::sim) with the engine on it, a boot-time and a wall clock of its own, a keyspace and
 //! perhaps files. One number, the seed, decides everything: the promises of this run (the [`plan`]), and every step.
-//! Links lag, break and are found to be broken late. Replicas continue where they were or resynchronise. Servers are
+//! Links lag, break and are found to be broken late. Replicas continue where they were or resynchronize. Servers are
 //! killed, frozen, cut off, restarted with nothing, with an old file or with a log that lacks its end. The wrong
 //! replica is promoted, two primaries live side by side. Slots move between the two shards. A user deletes locks;
-//! clients lose replies and ask again. Nothing that the engine does is done here: requests, records and replies are
-//! words, as servers and clients exchange them.
+//! clients lose replies and repeat requests. The simulation does nothing that the engine does: requests, records and
+//! replies are words, as servers and clients exchange them.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `plan.rs` | what a seed promises and what can happen in it; controls: plans in which a promise must be broken |
+//! | `plan.rs` | the promises and possible events of a seed; controls: plans in which a promise must be broken |
 //! | `node.rs` | a server: its role, its connections, its files |
-//! | `asks.rs` | what clients ask of it |
-//! | `turns.rs` | what it does in the turns of its event loop, and what comes of it |
-//! | `slots.rs` | which shard a lock is at, and how it gets to the other one |
-//! | `users.rs` | who deletes locks, or gives them a time to live |
-//! | `clients.rs` | who asks, asks again, and what they believe to hold |
-//! | `faults.rs`, `links.rs` | what goes wrong |
-//! | `verdicts.rs` | what must be true after each step |
-//! | `queues.rs` | who waits, that nobody is passed, and that nobody waits for what is free |
-//! | `rest.rs` | what must be true when everything has come to rest |
-//! | `points.rs` | what must have happened at least once in many seeds |
+//! | `asks.rs` | the requests of clients |
+//! | `turns.rs` | the turns of its event loop, and their output |
+//! | `slots.rs` | the shard of each lock, and its move to the other one |
+//! | `users.rs` | users that delete locks, or give them a time to live |
+//! | `clients.rs` | clients: their requests, retries and beliefs |
+//! | `faults.rs`, `links.rs` | faults of servers and of links |
+//! | `verdicts.rs` | the invariants after each step |
+//! | `queues.rs` | the queues: no request is passed, and none waits for a free lock |
+//! | `rest.rs` | the invariants at rest |
+//! | `points.rs` | the cases that must happen at least once in many seeds |
 //! | `runs.rs` | many seeds, on all cores |
 
 mod asks;

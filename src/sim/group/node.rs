@@ -21,19 +21,19 @@ use crate::sim::server::look::Held;
 use crate::sim::server::sim::{Sim, set_number};
 use crate::sim::single::server::{At, Name};
 
-/// For how long a client may ask to wait: longer than all waits of a life.
+/// The longest wait that a client may request: longer than all waits of a life.
 const WAIT_MS_MAX: i64 = 60_000;
 
 /// A replication stream: the commands of one primary from its beginning to its end.
 #[derive(Default)]
 pub(super) struct Stream {
     pub(super) facts: Vec<Told>,
-    /// It continues the stream of that server, from that position: a replica that has read just as much of that can
-    /// continue with this one.
+    /// Set if it continues the stream of that server, from that position: a replica that has read exactly that much
+    /// of it can continue with this one.
     pub(super) heir_of: Option<Position>,
 }
 
-/// So far in that stream.
+/// A position in that stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Position {
     pub(super) stream: usize,
@@ -47,13 +47,13 @@ pub(super) struct Connection {
     pub(super) link: u32,
     /// It has received the snapshot.
     pub(super) is_online: bool,
-    /// Up to where it has said that it has read.
+    /// The position that it has reported as read.
     pub(super) said: usize,
-    /// Up to where that has arrived.
+    /// The position of the reports that have arrived.
     pub(super) heard: usize,
 }
 
-/// A client that is blocked, by its number.
+/// A blocked client, by its number.
 pub(super) struct Blocked {
     pub(super) handle: u64,
     pub(super) request: Request,
@@ -78,7 +78,7 @@ pub(super) struct Node {
     pub(super) sim: Sim,
     pub(super) is_up: bool,
     pub(super) is_frozen: bool,
-    /// No client reaches it.
+    /// True if no client reaches it.
     pub(super) is_cut_off: bool,
     /// Changes whenever it starts or begins to decide.
     pub(super) term: u32,
@@ -86,7 +86,7 @@ pub(super) struct Node {
     wall_offset: i64,
     /// The position that it has read; for a primary, its own stream.
     pub(super) position: Option<Position>,
-    /// A replica's connection: to whom, and its number.
+    /// A replica's connection: its primary, and the number of the connection.
     pub(super) link: Option<(usize, u32)>,
     pub(super) synchronisation: Option<Synchronisation>,
     pub(super) connections: Vec<Connection>,
@@ -95,15 +95,15 @@ pub(super) struct Node {
     /// The clients that wait for a reply: for replicas, for an undo, or for their turn.
     pub(super) pending: Vec<Blocked>,
     pub(super) files: Files,
-    /// It continues a stream whose writer may have received holds later than it did, and counts their leases from
-    /// there.
+    /// True if it continues a stream whose writer may have received holds later than it did: it counts their leases
+    /// from the earlier time.
     pub(super) may_count_less: bool,
-    /// Holds that began here, less those that ended here, must equal the holds that it has now, less these. `None`: a
-    /// promotion restarts the count, once all holds that were broken before it are published.
+    /// Holds that began here, less those that ended here, must equal the holds that it has now, less these. `None`
+    /// after a promotion, which restarts the count once all holds that were broken before it are published.
     pub(super) balance: Option<i64>,
-    /// The last time when nothing could be confirmed, as far as it was checked.
+    /// The last checked time at which nothing could be confirmed.
     pub(super) closed_at: Option<u64>,
-    /// Something happened here since its last turn.
+    /// True if something happened here since its last turn.
     pub(super) news: bool,
     pub(super) story: Story,
 }
@@ -116,7 +116,7 @@ pub(super) struct Story {
     /// The number of holders of each of its locks at that time.
     pub(super) before: Held,
     pub(super) told: Vec<Published>,
-    /// The slots that it did not have at some time since then. It may have them now.
+    /// The slots that it lacked at some time since then. It may have them now.
     pub(super) elsewhere: BTreeSet<usize>,
 }
 
@@ -146,7 +146,7 @@ impl Node {
         }
     }
 
-    /// The process starts.
+    /// Starts the process.
     fn launch(&mut self, n: usize, plan: &Plan, time: u64, decides: bool) {
         let flags = Flags {
             is_replica: !decides,
@@ -173,17 +173,17 @@ impl Node {
         self.bend_quarantine(plan);
     }
 
-    /// Returns whether grants and renewals must be confirmed now, by its settings.
+    /// Returns true if grants and renewals must be confirmed now, by its settings.
     pub(super) fn confirms(&self) -> bool {
         self.sim.shared().settings.confirms()
     }
 
-    /// Returns whether grants and renewals must be confirmed now, or some that had to be are still pending.
+    /// Returns true if grants and renewals must be confirmed now, or some that had to be are still pending.
     pub(super) fn holds_back(&self) -> bool {
         self.sim.shared().holds_back.is_set()
     }
 
-    /// A quarantine has begun, and in a control it is shorter than any setting allows.
+    /// Begins a quarantine, which a control makes shorter than any setting allows.
     fn bend_quarantine(&mut self, plan: &Plan) {
         if plan.quarantine_ms != plan.quarantine_setting_ms() {
             let now = self.sim.boot();
@@ -191,7 +191,7 @@ impl Node {
         }
     }
 
-    /// Returns whether it is active.
+    /// Returns true if it is active.
     pub(super) const fn runs(&self) -> bool {
         self.is_up && !self.is_frozen
     }
@@ -204,7 +204,7 @@ impl Node {
         ((time as i64 + self.boot_offset) as u64, (time as i64 + self.wall_offset) as u64)
     }
 
-    /// Its clocks are read.
+    /// Sets its clocks.
     pub(super) fn tell_time(&self, time: u64) {
         let mut inside = self.sim.inside.borrow_mut();
         (inside.boot_us, inside.wall_us) = self.clocks(time);
@@ -219,12 +219,12 @@ impl Node {
         self.boot_offset = 1_000_000 - time as i64;
     }
 
-    /// The core's table.
+    /// Accesses the core's table.
     pub(super) fn table<R>(&self, look: impl FnOnce(&mut Table) -> R) -> R {
         self.sim.with(|state| look(&mut state.table)).expect("nobody is within the engine")
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(super) fn value(&self, at: At) -> Option<Value> {
         let inside = self.sim.inside.borrow();
         inside.keys.get(&key_of(at)).map(|entry| entry.value.clone())
@@ -234,7 +234,7 @@ impl Node {
         self.sim.inside.borrow().keys.contains_key(&key_of(at))
     }
 
-    /// The time at which a key expires.
+    /// Returns the time at which a key expires.
     pub(super) fn until_ms(&self, at: At) -> Option<u64> {
         self.sim.inside.borrow().keys.get(&key_of(at)).and_then(|entry| entry.until_ms)
     }
@@ -247,7 +247,7 @@ impl Node {
         }
     }
 
-    /// The content of a dump of the key, live or not.
+    /// Returns the content of a dump of the key, live or not.
     pub(super) fn saved(&self, at: At) -> Option<SavedLock> {
         match self.value(at) {
             Some(Value::Lock(lock)) => type_callbacks::saved(&self.sim, lock),
@@ -255,13 +255,13 @@ impl Node {
         }
     }
 
-    /// The token of an owner's hold, live or not.
+    /// Returns the token of an owner's hold, live or not.
     pub(super) fn token_of(&self, at: At, owner: Name) -> Option<Token> {
         let existing = self.existing(at);
         self.table(|table| table.token_of(existing, owner.as_bytes()))
     }
 
-    /// A server that does not decide has no queued requests. Some may not know that yet.
+    /// Checks that a server that does not decide has no queued requests. Some clients may not know that yet.
     fn nobody_is_in_a_queue(&self, n: usize) -> Verdict {
         match self.table(|table| table.waiters()) {
             0 => Ok(()),
@@ -269,13 +269,13 @@ impl Node {
         }
     }
 
-    /// The remaining quarantine.
+    /// Returns the remaining quarantine.
     pub(super) fn quarantine_left_ms(&self) -> Option<u64> {
         let now = self.sim.boot();
         self.table(|table| table.quarantine_left_ms(now))
     }
 
-    /// Grants counted, less ends counted.
+    /// Returns the grants counted, less the ends counted.
     pub(super) fn counted(&self) -> i64 {
         self.table(|table| {
             let stats = table.stats();
@@ -288,8 +288,8 @@ impl Node {
         self.table(|table| table.holds() as i64)
     }
 
-    /// The holds that its counters cannot know of. While a broken hold is still to be published, it is counted
-    /// neither as a hold nor as an end; so the balance is struck once all is published.
+    /// Returns the holds that its counters cannot know of. A broken hold that is still to be published counts neither
+    /// as a hold nor as an end, so the balance is computed once all are published.
     pub(super) fn balance(&mut self) -> Option<i64> {
         let is_published = !self.table(|table| table.has_notices());
         if is_published && self.balance.is_none() {
@@ -299,7 +299,7 @@ impl Node {
     }
 }
 
-/// The key of a lock in the simulated server.
+/// Returns the key of a lock in the simulated server.
 pub(super) fn key_of(at: At) -> inside::At {
     inside::place(at.db, at.name.as_bytes())
 }
@@ -308,7 +308,7 @@ pub(super) fn key_of(at: At) -> inside::At {
 const NAMES: [&str; 4] = ["n0", "n1", "n2", "other"];
 
 impl Group {
-    /// Sets this server's clocks to the present, and gives it the owners of the slots.
+    /// Sets this server's clocks to the present, and updates its owners of slots.
     pub(super) fn enter(&mut self, n: usize) {
         self.nodes[n].tell_time(self.time);
         if self.plan.has_moves {
@@ -320,7 +320,7 @@ impl Group {
         }
     }
 
-    /// This replica is promoted.
+    /// Promotes this replica.
     pub(super) fn begin_to_decide(&mut self, n: usize) -> Verdict {
         self.enter(n);
         let node = &mut self.nodes[n];
@@ -336,7 +336,7 @@ impl Group {
         self.begin_stream(n)
     }
 
-    /// This server is a primary from here on.
+    /// Makes this server a primary from here on.
     fn begin_stream(&mut self, n: usize) -> Verdict {
         self.numbers.terms += 1;
         let heir_of = self.nodes[n].position;
@@ -354,7 +354,7 @@ impl Group {
         Ok(())
     }
 
-    /// Stops this server from deciding, because another one does, and notifies its waiters.
+    /// Demotes this server, because another one decides, and notifies its waiters.
     pub(super) fn stop_deciding(&mut self, n: usize) -> Verdict {
         self.slots.rivalled = self.time;
         if !self.nodes[n].decides() {
@@ -380,7 +380,7 @@ impl Group {
         self.nodes[n].nobody_is_in_a_queue(n)
     }
 
-    /// The process ends, with everything in its memory.
+    /// Ends the process, with everything in its memory.
     pub(super) fn kill(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         (node.is_up, node.is_frozen) = (false, false);
@@ -409,7 +409,7 @@ impl Group {
         }
     }
 
-    /// The process starts, as a primary or not, and loads the given files.
+    /// Starts the process, as a primary or not, and loads the given files.
     pub(super) fn start(&mut self, n: usize, Files { snapshot, log }: &Files, decides: bool) -> Verdict {
         let node = &mut self.nodes[n];
         node.is_up = true;
@@ -444,7 +444,7 @@ impl Group {
         self.collect(n)
     }
 
-    /// A replica discards its data and loads a snapshot of its primary's.
+    /// Makes a replica discard its data and load a snapshot of its primary's.
     pub(super) fn load(
         &mut self,
         n: usize,

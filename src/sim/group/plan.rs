@@ -1,5 +1,5 @@
 //! The promises and the possible events of a run: each by the row of docs/reference/failover-guarantees.md that it
-//! stands for.
+//! represents.
 
 use crate::lock::confirm::Rule;
 use crate::lock::tests::random::Random;
@@ -8,11 +8,11 @@ use crate::sabotage::Rule as LeftOut;
 /// The setting under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Promise {
-    /// A quarantine, and the old primary dead or cut off when another is promoted.
+    /// A quarantine, and an old primary that is dead or cut off when another is promoted.
     Local,
-    /// Every replica has it.
+    /// Every replica has acknowledged the grant.
     All,
-    /// Half of the group has it, by connections that are old enough.
+    /// Half of the group has acknowledged it, through connections that are old enough.
     Majority,
 }
 
@@ -33,13 +33,13 @@ pub(super) enum Control {
     OwnersComeBack,
     MovesInQuarantine,
     TokensLag,
-    /// A core that puts the last request first.
+    /// A core that grants the last request first.
     LastComesFirst,
     /// A core that grants no request past more than a few reservations.
     FewReservations,
     /// A core that does not see that a replica has disconnected, as long as its old connection is listed.
     ListedTwice,
-    /// A core that keeps counting a replica that has left.
+    /// A core that keeps counting a replica that has disconnected.
     LeftReplica,
 }
 
@@ -56,7 +56,7 @@ pub(super) const CONTROLS: [Control; 9] = [
     Control::TokensLag,
 ];
 
-/// The controls that a core makes that leaves out a rule.
+/// The controls of a core that leaves out a rule.
 #[cfg(feature = "sabotage")]
 pub(super) const CONTROLS_LEFT_OUT: [Control; 4] =
     [Control::LastComesFirst, Control::FewReservations, Control::ListedTwice, Control::LeftReplica];
@@ -84,32 +84,32 @@ pub(super) struct Plan {
     /// The number of replicas that a majority needs.
     pub(super) acknowledgements: usize,
     pub(super) confirm_timeout_ms: u64,
-    /// One primary at a time: see [`Promise::Local`].
+    /// True if there is one primary at a time: see [`Promise::Local`].
     pub(super) has_one_primary: bool,
-    /// Owners come back only for locks that they believe to hold.
+    /// True if owners repeat requests only for locks that they believe they hold.
     pub(super) is_careful: bool,
-    /// Servers come back without their data.
+    /// True if servers restart without their data.
     pub(super) forgets: bool,
-    /// Servers come back with old data.
+    /// True if servers restart with old data.
     pub(super) has_files: bool,
-    /// They keep a log, too.
+    /// True if they keep a log, too.
     pub(super) has_logs: bool,
-    /// A user sets the wall clocks. Then tokens need not rise over lost grants.
+    /// True if a user sets the wall clocks. Then tokens need not rise over lost grants.
     pub(super) sets_wall_clocks: bool,
-    /// There is another shard, and slots move between the two.
+    /// True if there is another shard, and slots move between the two.
     pub(super) has_moves: bool,
-    /// A slot may leave a shard that may have lost some of its locks.
+    /// True if a slot may leave a shard that may have lost some of its locks.
     pub(super) moves_in_quarantine: bool,
-    /// Tokens follow the wall clock as closely as servers of a cluster see to it.
+    /// True if tokens follow the wall clock as closely as servers of a cluster make them.
     pub(super) follows_closely: bool,
     /// The options that clients use in addition to locks and leases.
     pub(super) asks: Asks,
     pub(super) faults_per_mille: u64,
     pub(super) eager_percent: u64,
-    /// Replicas move from one primary to another and back, while their old connections are not found to be dead, and
-    /// of two primaries none gives in.
+    /// True if replicas move from one primary to another and back while their old connections are not found to be
+    /// dead, and neither of two primaries is demoted.
     pub(super) changes_sides: bool,
-    /// A user switches `confirm` on and off again, where nothing depends on it.
+    /// True if a user switches `confirm` on and off again, where nothing depends on it.
     pub(super) switches_confirm: bool,
     /// A rule that the core leaves out.
     pub(super) without: Option<LeftOut>,
@@ -120,31 +120,31 @@ pub(super) struct Plan {
 pub(super) struct Asks {
     /// RENEW ... RAISE.
     pub(super) raises: bool,
-    /// EPHEMERAL, and KEEPALIVE where it can be had.
+    /// EPHEMERAL, and KEEPALIVE where it is possible.
     pub(super) bindings: bool,
     /// REENTRANT.
     pub(super) counts: bool,
     /// QUEUE.
     pub(super) reserves: bool,
-    /// DEL, FLUSHALL: by a user who makes owners give up broken holds.
+    /// DEL, FLUSHALL: by a user that makes owners give up broken holds.
     pub(super) breaks: bool,
 }
 
 impl Plan {
-    /// The plan of this seed.
+    /// Returns the plan of this seed.
     pub(super) fn of(seed: u64) -> Self {
         let mut random = Random::new(seed.wrapping_add(0xface));
         let promise = random.of(&[Promise::Local, Promise::All, Promise::Majority]);
         let quarantine_ms = random.of(&[16, 20, 28]);
         let has_files = random.percent(60);
-        // Another stream of numbers: additions here leave the rest of a run as it is.
+        // Another stream of numbers: additions here leave the rest of a run unchanged.
         let mut more = Random::new(seed.wrapping_add(0x5107));
         let has_moves = more.percent(40);
-        // docs/reference/failover-guarantees.md: with `majority` it never matters what owners come back for, with `all`
-        // only if a server may be the primary with an old file.
+        // docs/reference/failover-guarantees.md: with `majority` it never matters which requests owners repeat. With
+        // `all` it matters only if a server may be the primary with an old file.
         let may_be_careless = match promise {
             Promise::Local => false,
-            // A lock that comes with its slot has no replicas to confirm it.
+            // A lock that arrives with its slot has no replicas to confirm it.
             Promise::All => !has_files && !has_moves,
             Promise::Majority => true,
         };
@@ -160,7 +160,7 @@ impl Plan {
             forgets: random.percent(60),
             has_files,
             has_logs: has_files && random.percent(50),
-            // In a cluster tokens rest on the clocks.
+            // In a cluster, tokens rely on the clocks.
             sets_wall_clocks: random.percent(30) && !has_moves,
             has_moves,
             moves_in_quarantine: false,
@@ -180,7 +180,7 @@ impl Plan {
         }
     }
 
-    /// The plan of a life that is broken on purpose.
+    /// Returns the plan of a life that is broken on purpose.
     pub(super) fn of_control(control: Control, seed: u64) -> Self {
         let plan = Self {
             faults_per_mille: 50,
@@ -228,7 +228,7 @@ impl Plan {
         }
     }
 
-    /// The setting `confirm`, by the place of its word.
+    /// Returns the setting `confirm`, by the position of its word.
     pub(super) const fn confirm_setting(&self) -> u8 {
         match self.promise {
             Promise::Local => 0,
@@ -237,17 +237,17 @@ impl Plan {
         }
     }
 
-    /// The setting `quarantine`, which lets no lease be longer.
+    /// Returns the setting `quarantine`, which allows no longer lease.
     pub(super) fn quarantine_setting_ms(&self) -> u64 {
         if self.quarantine_ms == 0 { 0 } else { self.quarantine_ms.max(self.lease_ms_max) }
     }
 
-    /// Returns whether the confirmation rule is one that settings cannot express.
+    /// Returns true if the confirmation rule is one that settings cannot express.
     pub(super) const fn is_bent(&self) -> bool {
         self.acknowledgements != 1 || self.stable_ms != self.quarantine_ms
     }
 
-    /// The confirmation rule of a server of the group, if there is one.
+    /// Returns the confirmation rule of a server of the group, if there is one.
     pub(super) const fn rule(&self) -> Option<Rule> {
         match self.promise {
             Promise::Local => None,
@@ -258,7 +258,7 @@ impl Plan {
         }
     }
 
-    /// The confirmation rule of this server, if there is one: the other shard has no replicas.
+    /// Returns the confirmation rule of this server, if there is one: the other shard has no replicas.
     pub(super) const fn rule_of(&self, n: usize) -> Option<Rule> {
         match self.rule() {
             Some(Rule::All { .. }) if n == super::OTHER => Some(Rule::All { replicas: 0 }),
@@ -269,22 +269,22 @@ impl Plan {
         }
     }
 
-    /// Returns whether grants may have to be confirmed at some time of the run.
+    /// Returns true if grants may have to be confirmed at some time of the run.
     pub(super) const fn may_confirm(&self) -> bool {
         self.rule().is_some() || self.switches_confirm
     }
 
-    /// The chance that a primary finds dead connections when it could.
+    /// Returns the chance that a primary finds dead connections when it could.
     pub(super) const fn finds_dead_percent(&self) -> u64 {
         if self.changes_sides { 5 } else { 50 }
     }
 
-    /// The chance that the older one of two primaries gives in when it could.
+    /// Returns the chance that the older of two primaries is demoted when it could be.
     pub(super) const fn gives_in_percent(&self) -> u64 {
         if self.changes_sides { 4 } else { 25 }
     }
 
-    /// The number of servers.
+    /// Returns the number of servers.
     pub(super) const fn nodes(&self) -> usize {
         if self.has_moves { super::NODES } else { super::GROUP }
     }

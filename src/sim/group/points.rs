@@ -49,12 +49,12 @@ impl Seen {
         }
     }
 
-    /// What never happened.
+    /// Returns the cases that never happened.
     pub(super) fn missing(&self) -> Vec<&'static str> {
         NAMES.iter().zip(self.0).filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect()
     }
 
-    /// A line for each.
+    /// Returns a table with a line for each.
     pub(super) fn table(&self) -> String {
         NAMES.iter().zip(self.0).map(|(name, count)| format!("{count:>12}  {name}\n")).collect()
     }

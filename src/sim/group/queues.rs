@@ -1,9 +1,9 @@
-//! Queues: the positions of requests, derived from the messages of clients and servers, and that no request is passed
-//! (G5).
+//! Queues: derives the positions of requests from the messages of clients and servers, and checks that no request is
+//! passed (G5).
 //!
-//! A request gets its number when its server lets it wait; one that is repeated keeps the number of the first (G9).
-//! When a lock gets a new grant, no request with a lower number may wait for it. That holds for a newcomer, which has
-//! no number yet, and for each of the locks of a request for several (G12). No queue of the core is read.
+//! A request gets its number when its server queues it. A repeated request keeps the number of the first (G9). When a
+//! lock gets a new grant, no request with a lower number may wait for it. That holds for a newcomer, which has no
+//! number yet, and for each of the locks of a request for several (G12). The checks read no queue of the core.
 //!
 //! These may be passed, or pass others:
 //!
@@ -30,21 +30,21 @@ use crate::sim::server::look::Fate;
 use crate::sim::single::input::Keys;
 use crate::sim::single::server::{At, Name};
 
-/// Over the longest wait of a life a server's clock differs from the time that no server knows by less.
+/// Over the longest wait of a life, a server's clock differs by less than this from the time that no server knows.
 const CLOCKS_DIFFER_US: u64 = 5_000;
 
-/// One that waits.
+/// A waiting request.
 #[derive(Clone, Copy, Debug)]
 struct QueueEntry {
-    /// A request that has a lower one came before.
+    /// A request with a lower number came before.
     number: u64,
     /// The newest of its owner's requests for it.
     request: Request,
-    /// Until when it waits, if not without limit.
+    /// When it times out; `None` if without limit.
     until: Option<u64>,
-    /// Its owner asks again in this step.
+    /// True if its owner repeats it in this step.
     is_asked_again: bool,
-    /// Its fate is unknown.
+    /// True if its fate is unknown.
     is_left_out: bool,
 }
 
@@ -53,7 +53,7 @@ impl QueueEntry {
         self.until.is_some_and(|until| until <= time)
     }
 
-    /// Returns whether a request for this mode may be granted alongside it.
+    /// Returns true if a request for this mode may be granted alongside it.
     fn lets_in(&self, mode: Mode) -> bool {
         self.request.is_reservation() && mode == self.request.mode && mode != Mode::Exclusive
     }
@@ -62,7 +62,7 @@ impl QueueEntry {
         self.request.owner == owner && keys.iter().any(|at| self.request.keys.contains(at))
     }
 
-    /// Returns whether it is one for a request like this.
+    /// Returns true if it is for a request like this.
     fn is_for(&self, request: &Request) -> bool {
         let Request { owner, keys, mode, .. } = self.request;
         owner == request.owner && mode == request.mode && keys.is_same_set(request.keys)
@@ -74,14 +74,14 @@ impl QueueEntry {
 pub(super) struct Queues {
     /// The requests that wait at each server, in no particular order.
     entries: [Vec<QueueEntry>; NODES],
-    /// The last number that was given.
+    /// The last number that was issued.
     given: u64,
-    /// The owner that asks again in this step was granted its older request so.
+    /// Set if the owner that repeats a request in this step was granted its older request, in this mode.
     served: Option<Mode>,
 }
 
 impl Queues {
-    /// A request reaches its server.
+    /// Handles a request that reaches its server.
     fn asks(&mut self, request: &Request) {
         self.served = None;
         for entry in &mut self.entries[request.node] {
@@ -89,8 +89,8 @@ impl Queues {
         }
     }
 
-    /// The server lets it wait: its owner's older requests have made way, one like it has left it its number.
-    /// Returns whether there was one.
+    /// Queues a request: its owner's older requests are removed, and one like it passes on its number. Returns true
+    /// if there was one.
     fn joins(&mut self, request: &Request, time: u64) -> bool {
         let entries = &mut self.entries[request.node];
         let older = entries.iter().find(|entry| entry.is_asked_again && entry.is_for(request)).copied();
@@ -110,24 +110,25 @@ impl Queues {
         older.is_some()
     }
 
-    /// It was granted: nothing of its owner's is in the queue any more.
+    /// Handles a grant: no request of its owner stays in the queue.
     fn make_way(&mut self, request: &Request) {
         self.entries[request.node].retain(|entry| !entry.is_asked_again);
     }
 
-    /// It does not wait, and the earlier waits of its owner are unchanged. A holder may have lost an entry.
+    /// Handles a request that does not wait: the earlier waits of its owner are unchanged. A holder may have lost an
+    /// entry.
     fn stay(&mut self, request: &Request, holds: bool) {
         let entries = &mut self.entries[request.node];
         entries.retain(|entry| !(holds && entry.is_asked_again && entry.request.is_reservation()));
         entries.iter_mut().for_each(|entry| entry.is_asked_again = false);
     }
 
-    /// This very request waits no longer.
+    /// Removes exactly this request.
     pub(super) fn leaves(&mut self, request: &Request) {
         self.entries[request.node].retain(|entry| entry.request.number != request.number);
     }
 
-    /// Its owner releases these locks: it withdraws its waits there.
+    /// Handles a release: it withdraws its owner's waits for these locks.
     pub(super) fn withdraws(&mut self, request: &Request) {
         self.entries[request.node].retain(|entry| !entry.concerns(request.owner, request.keys));
     }
@@ -137,7 +138,8 @@ impl Queues {
         self.entries[n].clear();
     }
 
-    /// A slot is not this server's: requests that only have a reservation may have lost it, and are not notified.
+    /// Handles a slot that is not this server's: requests with only a reservation may have lost it, and are not
+    /// notified.
     fn sent_on(&mut self, n: usize, at: At) {
         let entries = self.entries[n].iter_mut();
         let of_slot =
@@ -145,20 +147,20 @@ impl Queues {
         of_slot.for_each(|entry| entry.is_left_out = true);
     }
 
-    /// These owners hold the lock here, by a RESTORE.
+    /// Notes that these owners hold the lock here, by a RESTORE.
     pub(super) fn restored(&mut self, n: usize, at: At, is_holder: impl Fn(Name) -> bool) {
         for entry in self.entries[n].iter_mut().filter(|entry| entry.request.keys.contains(at)) {
             entry.is_left_out |= is_holder(entry.request.owner);
         }
     }
 
-    /// The entries ahead of a request in the queue of one of its keys.
+    /// Returns the entries ahead of a request in the queue of one of its keys.
     fn ahead(&self, n: usize, of: &QueueEntry, at: At) -> impl Iterator<Item = &QueueEntry> {
         let number = of.number;
         self.entries[n].iter().filter(move |other| other.request.keys.contains(at) && other.number < number)
     }
 
-    /// The entries of the queue that a grant to this request has passed.
+    /// Returns the entries of the queue that a grant to this request has passed.
     fn passed(&self, request: &Request, time: u64) -> impl Iterator<Item = &QueueEntry> {
         let entries = &self.entries[request.node];
         let own = entries.iter().find(|entry| entry.is_for(request));
@@ -173,7 +175,7 @@ impl Queues {
 }
 
 impl Group {
-    /// Before a request for a lock is judged.
+    /// Called before a request for a lock is judged.
     pub(super) fn note_asked(&mut self, request: &Request) {
         self.judge.queues.asks(request);
     }
@@ -181,7 +183,7 @@ impl Group {
     /// Judges its immediate reply.
     pub(super) fn judge_reply(&mut self, request: &Request, outcome: Outcome, newest_before: u64) -> Verdict {
         let served = self.judge.queues.served;
-        // In this step its older request was granted the lock, which it lets others into now.
+        // In this step its older request was granted the lock, which it now shares with others.
         let is_downgrade = served == Some(Mode::Exclusive) && request.mode == Mode::Shared;
         let is_served = served == Some(request.mode) || is_downgrade;
         match outcome {
@@ -218,14 +220,14 @@ impl Group {
                 }
                 self.judge.queues.leaves(request);
             }
-            // The request that has replaced it is judged in this very step.
+            // The request that replaced it is judged in this same step.
             Fate::Replaced => {}
             _ => self.judge.queues.leaves(request),
         }
         Ok(())
     }
 
-    /// From the moment when a slot leaves until a turn of its event loop, a server sends on those who wait there.
+    /// From the move of a slot until a turn of its event loop, a server redirects the waiters there.
     pub(super) fn note_sent_on(&mut self, n: usize) {
         if self.plan.has_moves {
             for at in LOCKS.into_iter().filter(|&at| !self.is_ours(n, at)).collect::<Vec<_>>() {
@@ -234,21 +236,21 @@ impl Group {
         }
     }
 
-    /// Checks that no waiting connection could be granted its locks (G6). Asked when the pump has nothing left to do
+    /// Checks that no waiting connection could be granted its locks (G6). Called when the pump has nothing left to do
     /// on a server that may grant.
     ///
-    /// By brute force over these waiters, and over the holders in a dump. No bound of the core is known here. A
-    /// request has its turn on two conditions. Only owners that have a reservation and let it pass are ahead of it.
-    /// There is also room alongside all holders and all those reservations. A request for several locks must have its
-    /// turn at each of them.
+    /// It works by brute force over these waiters, and over the holders in a dump. No bound of the core is known
+    /// here. A request has its turn on two conditions. Only owners with reservations that let it pass are ahead of
+    /// it. There is also room alongside all holders and all those reservations. A request for several locks must have
+    /// its turn at each of them.
     pub(super) fn no_request_waits_for_a_free_lock(&mut self, n: usize) -> Verdict {
         if self.nodes[n].waits.is_empty() || self.is_quarantined(n) {
             return Ok(());
         }
         let queues = &self.judge.queues;
         let is_judged = |entry: &&QueueEntry| {
-            // A request that was granted, and is notified when replicas have confirmed that, waits for the lock no
-            // longer.
+            // A request that was granted, and is notified once replicas have confirmed that, no longer waits for the
+            // lock.
             let mut waits = self.nodes[n].waits.iter().map(|wait| wait.request.number);
             let is_waiting = waits.any(|number| number == entry.request.number);
             is_waiting
@@ -259,7 +261,7 @@ impl Group {
         let judged: Vec<&QueueEntry> = queues.entries[n].iter().filter(is_judged).collect();
         for entry in &judged {
             let has_its_turn = entry.request.keys.iter().all(|at| {
-                // By its own clock the server may have come to the end of a wait a little later.
+                // By its own clock, the server may have reached the end of a wait a little later.
                 let is_ending = |other: &QueueEntry| {
                     other.is_over(self.time) && !other.is_over(self.time.saturating_sub(CLOCKS_DIFFER_US))
                 };
@@ -282,7 +284,7 @@ impl Group {
         Ok(())
     }
 
-    /// Returns whether a lock has room for this request alongside `kept` reservations. An expired lease that the
+    /// Returns true if a lock has room for this request alongside `kept` reservations. An expired lease that the
     /// server may not end yet, because its slot was not here, still takes its place.
     fn has_room(&self, n: usize, at: At, entry: &QueueEntry, kept: usize) -> bool {
         let holders_max = Limits::default().holders_max;
@@ -312,7 +314,7 @@ impl Group {
         else {
             return Ok(());
         };
-        // An owner with a reservation may have come and taken it in the same step.
+        // An owner with a reservation may have been granted it in the same step.
         let holders = self.nodes[request.node].saved(at).map_or(0, |saved| {
             saved
                 .holds

@@ -1,4 +1,4 @@
-//! The invariants that are checked at intervals, and when everything has come to rest.
+//! The invariants that are checked at intervals, and once everything has come to rest.
 
 use super::asks::{InFlight, Kind, Request, Sent};
 use super::node::{Files, Node};
@@ -16,11 +16,12 @@ const LAST: [Name; 3] = ["last", "last-but-one", "last-but-two"];
 /// Their request.
 const LAST_ASK: Kind = Kind::Acquire { wait_ms: None, is_reservation: false };
 
-/// For longer than a server leaves a lease alone whose slot is not its own.
+/// Longer than the time for which a server leaves a lease alone whose slot is not its own.
 const LEFT_ALONE_US: u64 = 1_001_000;
 
 impl Group {
-    /// Checks that are too slow for each step: the core's own records, and replicas that have read everything (G13).
+    /// Runs the checks that are too slow for each step: the core's own records, and replicas that have read
+    /// everything (G13).
     pub(super) fn check(&mut self) -> Verdict {
         for n in 0..self.plan.nodes() {
             if !self.nodes[n].is_up {
@@ -61,8 +62,8 @@ impl Group {
         Ok(())
     }
 
-    /// Returns whether it has a lock of a slot that has left, which it will delete: it sends no other record of that
-    /// lock.
+    /// Returns true if it has a lock of a slot that has moved away, which it will delete: it sends no other record of
+    /// that lock.
     fn has_strangers(&self, n: usize) -> bool {
         self.plan.has_moves && LOCKS.into_iter().any(|at| self.nodes[n].has(at) && !self.is_ours(n, at))
     }
@@ -82,7 +83,7 @@ impl Group {
                 self.attach(n, chief)?;
             }
         }
-        // Long enough for every lease, every quarantine and every season.
+        // Long enough for every lease, every quarantine and every stable period.
         self.let_pass(chief, 4 * self.plan.quarantine_ms.max(self.plan.lease_ms_max))?;
         self.check()?;
         self.must_be_empty(chief)?;
@@ -109,7 +110,7 @@ impl Group {
         Ok(chief)
     }
 
-    /// Time passes, and all servers do their work.
+    /// Lets time pass, in which all servers do their work.
     fn let_pass(&mut self, chief: usize, ms: u64) -> Verdict {
         if self.plan.has_moves {
             // A lease that expired while its slot was elsewhere is examined again.
@@ -135,7 +136,7 @@ impl Group {
         Ok(())
     }
 
-    /// The other shard works, and gives back its slots.
+    /// Lets the other shard work, and returns its slots.
     fn rest_other(&mut self, chief: usize) -> Verdict {
         if !self.plan.has_moves {
             return Ok(());
@@ -166,7 +167,7 @@ impl Group {
         }
     }
 
-    /// Every lock can be taken, all permits of it, and no further one.
+    /// Checks that every lock can be acquired, all permits of it, and no more.
     fn take_all(&mut self, chief: usize) -> Verdict {
         for at in LOCKS {
             let permits = if at == LOCKS[3] { 2 } else { 1 };
@@ -234,8 +235,8 @@ impl Group {
     }
 }
 
-/// A replica has the same holds as its primary (G13); leases are not compared where it may rightly count them from
-/// before its primary does.
+/// Checks that a replica has the same holds as its primary (G13). Leases are not compared where it may rightly count
+/// them from an earlier time than its primary.
 fn are_alike(primary: &Node, replica: &Node, counts_alike: bool) -> Verdict {
     for at in LOCKS {
         let key = |node: &Node| (node.existing(at), node.until_ms(at));
@@ -256,7 +257,7 @@ fn are_alike(primary: &Node, replica: &Node, counts_alike: bool) -> Verdict {
             return Err(format!("G13: {at} is {mode:?} {theirs:?}, for a reader {other_mode:?} {own:?}"));
         }
         for (theirs, own) in theirs.iter().zip(&own) {
-            // G2: no reader may think that less is left than the primary promised.
+            // G2: no reader may have a shorter remaining lease than the primary promised.
             if own.left_ms < theirs.left_ms && counts_alike {
                 return Err(format!("G2: at {at} {theirs:?} is left, for a reader {own:?}"));
             }

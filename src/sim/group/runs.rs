@@ -1,7 +1,7 @@
 //! Many lives, on all cores.
 //!
-//! `scripts/simulate` starts the big run; the environment chooses the seeds: `REDISLOCK_SIM_FIRST`,
-//! `REDISLOCK_SIM_SEEDS`, `REDISLOCK_SIM_STEPS` (events a seed), `REDISLOCK_SIM_TRACE` (prints the events).
+//! `scripts/simulate` starts the big run. The environment chooses the seeds: `REDISLOCK_SIM_FIRST`,
+//! `REDISLOCK_SIM_SEEDS`, `REDISLOCK_SIM_STEPS` (events for each seed), `REDISLOCK_SIM_TRACE` (prints the events).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use crate::sabotage;
 #[cfg(feature = "sabotage")]
 use crate::sabotage::Rule;
 
-/// The number of runs that reach every case that must be seen sometimes.
+/// The number of runs that reach every case that must be seen at least once.
 const SEEDS: u64 = 600;
 
 /// The number of steps in a run.
@@ -59,15 +59,14 @@ fn go_through(group: &mut Group, steps: u64) -> Result<(), String> {
     group.come_to_rest().map_err(|wrong| format!("at the end: {wrong}"))
 }
 
-/// The message of a panic: the simulated server has seen that it was used wrongly, or an assertion of the engine
-/// failed.
+/// Returns the message of a panic: the simulated server was used wrongly, or an assertion of the engine failed.
 fn said_by(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
     format!("a panic: {text}")
 }
 
-/// Lives the lives of `seeds` seeds on all cores, and stops at the first fault: the lowest seed that was found.
+/// Lives the lives of `seeds` seeds on all cores, and stops at the first fault. Returns the lowest seed with a fault.
 fn live_all(first: u64, seeds: u64, steps: u64) -> Result<Seen, String> {
     let next = AtomicU64::new(first);
     let is_over = AtomicBool::new(false);
@@ -124,7 +123,7 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
-/// In as many lives as every run of the tests has time for; `scripts/simulate` lives more of them.
+/// As many lives as every run of the tests has time for; `scripts/simulate` lives more of them.
 #[test]
 fn a_group_keeps_what_it_promises() {
     let first = from_environment("REDISLOCK_SIM_FIRST", 0);
@@ -141,9 +140,9 @@ fn a_group_keeps_what_it_promises() {
     assert!(is_enough, "it never happened: {:?}", seen.missing());
 }
 
-/// Thousands of other lives did not meet these faults. In the first, a lock that several hold leaves with its slot and
-/// comes back. One of its holds must be revoked, and the old holds are not freed yet. In the second, a primary is
-/// demoted and promoted between the deletion of a lock and the notice of that. In the third, a slot is back before the
+/// Thousands of other lives did not meet these faults. In the first, a lock with several holders moves with its slot
+/// and comes back. One of its holds must be revoked, and the old holds are not freed yet. In the second, a primary is
+/// demoted and promoted between the deletion of a lock and the notice of it. In the third, a slot is back before the
 /// server that had a reservation there has had a turn.
 #[test]
 fn lives_that_showed_rare_faults_are_lived_again() {
@@ -152,7 +151,7 @@ fn lives_that_showed_rare_faults_are_lived_again() {
     }
 }
 
-/// The first life in which a promise is broken that was not to be kept.
+/// Returns the first life that breaks a promise under this control.
 fn first_broken(control: Control) -> Option<u64> {
     (0..2_000).find(|&seed| {
         let lived = live(seed, Plan::of_control(control, seed), STEPS, false);
@@ -161,7 +160,7 @@ fn first_broken(control: Control) -> Option<u64> {
 }
 
 /// Breaks each row of docs/reference/failover-guarantees.md that says yes, two owners can both receive one lock, and
-/// each assumption about slots that move. If the simulation could not see that, it would prove nothing.
+/// each assumption about moving slots. A simulation that could not see that would prove nothing.
 #[test]
 fn what_cannot_be_promised_is_seen_to_break() {
     assert_all_break(&CONTROLS);
@@ -178,11 +177,11 @@ fn assert_all_break(controls: &[Control]) {
     assert!(unseen.is_empty(), "no life shows what {unseen:?} must show");
 }
 
-/// The most runs until a bug that is put back is seen.
+/// The most runs until a bug that was put back is found.
 #[cfg(feature = "sabotage")]
 const LIVES_UNTIL_SEEN: u64 = 2_000;
 
-/// The first run that notices that this rule is left out, and its message.
+/// Returns the first run that finds that this rule is left out, and its message.
 #[cfg(feature = "sabotage")]
 fn first_without(rule: Rule) -> Option<(u64, String)> {
     (0..LIVES_UNTIL_SEEN).find_map(|seed| {

@@ -1,10 +1,10 @@
-//! Slots: which shard a lock is at, and how it gets to the other one, key by key, as MIGRATE does it.
+//! Slots: the shard of each lock, and its move to the other one, key by key, as MIGRATE does it.
 //!
-//! While a slot is on its way the shard that it leaves answers for the locks that are still there, and the other one
-//! for those that are not. Time passes between the last grant of a lock at the one and the first at the other. It is
-//! longer than the clocks differ and tokens are ahead of them (docs/reference/guarantees.md, G4). Both shards keep
-//! their roles meanwhile, and a slot leaves no shard that may have lost some of its locks ("Slots stay with their
-//! shard"). Every server knows at once where a slot is: the gossip between servers is left out.
+//! While a slot moves, its source serves the locks that are still there, and its target those that are not. Time
+//! passes between the last grant of a lock at the one and the first at the other. It is longer than the clocks differ
+//! and the lead of tokens over them (docs/reference/guarantees.md, G4). Both shards keep their roles meanwhile, and a
+//! slot leaves no shard that may have lost some of its locks ("Slots stay with their shard"). Every server knows at
+//! once where a slot is: the gossip between servers is left out.
 
 use super::points::Point;
 use super::{GROUP, Group, LOCKS, OTHER, Verdict, lock_at};
@@ -13,11 +13,11 @@ use crate::sim::server::sim::at as key_at;
 use crate::sim::single::input::Keys;
 use crate::sim::single::server::{At, Name};
 
-/// The locks of each slot. The first two can be asked for in one request.
+/// The locks of each slot. One request may name the first two.
 const SLOTS: [&[usize]; 3] = [&[0, 1], &[2], &[3]];
 
-/// From the last grant of a lock at one shard to the first at the other one it takes longer than this. That is more
-/// than wall clocks differ, and tokens are ahead of them.
+/// The least time from the last grant of a lock at one shard to the first at the other one. It is more than wall
+/// clocks differ, and more than tokens lead them.
 const MOVE_US: u64 = 6_000;
 
 /// One of the two shards.
@@ -29,7 +29,7 @@ pub(super) enum Shard {
 }
 
 impl Shard {
-    /// The one that a server belongs to.
+    /// Returns the shard of a server.
     pub(super) const fn of(n: usize) -> Self {
         if n == OTHER { Self::Other } else { Self::Group }
     }
@@ -42,7 +42,7 @@ impl Shard {
     }
 }
 
-/// A slot on its way.
+/// A moving slot.
 #[derive(Clone, Copy, Debug)]
 struct Move {
     from: usize,
@@ -55,41 +55,41 @@ struct Move {
 pub(super) struct Slots {
     homes: [Shard; SLOTS.len()],
     moves: [Option<Move>; SLOTS.len()],
-    /// The source of the last token of each lock, and its time.
+    /// The shard that minted the last token of each lock, and when.
     minted: [(Shard, u64); LOCKS.len()],
-    /// When more than one server of the group decided last.
+    /// The last time at which more than one server of the group decided.
     pub(super) rivalled: u64,
 }
 
 impl Slots {
-    /// Tokens of these locks come from here now.
+    /// Notes that tokens of these locks come from this server now.
     pub(super) fn note_minted(&mut self, n: usize, keys: Keys, time: u64) {
         keys.iter().for_each(|at| self.minted[lock_at(at)] = (Shard::of(n), time));
     }
 
-    /// No replica is promoted while a slot is on its way.
+    /// Returns false while a slot is moving: then no replica is promoted.
     pub(super) fn may_change_roles(&self) -> bool {
         self.moves.iter().all(Option::is_none)
     }
 }
 
-/// The slot of a lock.
+/// Returns the slot of a lock.
 pub(super) fn slot_of(at: At) -> usize {
     slot_with(lock_at(at))
 }
 
-/// The slot of the lock with this number.
+/// Returns the slot of the lock with this number.
 fn slot_with(lock: usize) -> usize {
     SLOTS.iter().position(|locks| locks.contains(&lock)).expect("each lock has a slot")
 }
 
 impl Group {
-    /// Returns whether this server takes part in a move.
+    /// Returns true if this server takes part in a move.
     pub(super) fn is_moving_at(&self, n: usize) -> bool {
         self.slots.moves.iter().flatten().any(|slot| slot.from == n || slot.to == n)
     }
 
-    /// Returns whether this server serves the lock: the lock is at its shard, and not on its way to the other one.
+    /// Returns true if this server serves the lock: the lock is at its shard, and not moving to the other one.
     pub(super) fn is_ours(&self, n: usize, at: At) -> bool {
         let lock = lock_at(at);
         let slot = slot_with(lock);
@@ -99,7 +99,7 @@ impl Group {
         let is_early = shard != Shard::of(n) && minted + MOVE_US >= self.time;
         match self.slots.moves[slot] {
             None => is_home && !is_early,
-            // It may have come only just now, and begun to go back.
+            // It may have arrived only just now, and begun to move back.
             Some(Move { from, .. }) if is_home => has(from) && !is_early,
             Some(Move { from, to, begun }) => {
                 n == to && !has(from) && !is_early && begun + MOVE_US < self.time
@@ -107,8 +107,8 @@ impl Group {
         }
     }
 
-    /// This server's knowledge of the slots that it does not fully own. A key that is on its way may go while the
-    /// server does something: from then on it does not answer for it.
+    /// Returns this server's knowledge of the slots that it does not fully own. A key of a moving slot may leave
+    /// while the server does something, and from then on the server does not serve it.
     pub(super) fn slots_of(&self, n: usize) -> Vec<(&'static str, Slot)> {
         let slot = |at: At| {
             if !self.is_ours(n, at) {
@@ -120,7 +120,7 @@ impl Group {
         LOCKS.into_iter().filter_map(slot).collect()
     }
 
-    /// Returns the shard to which a client is sent with these locks. `None`: it must try again.
+    /// Returns the shard to which a client with these locks is redirected. `None` if it must retry.
     pub(super) fn shard_for(&self, keys: Keys) -> Option<Shard> {
         let first = keys.first()?;
         let home = self.slots.homes[slot_of(first)];
@@ -131,7 +131,7 @@ impl Group {
         answering.map(Shard::of)
     }
 
-    /// A slot begins to move, or has moved.
+    /// Begins or ends the move of a slot.
     pub(super) fn move_slots(&mut self) -> Verdict {
         let slot = self.random.below(SLOTS.len() as u64) as usize;
         match self.slots.moves[slot] {
@@ -171,7 +171,7 @@ impl Group {
         self.slots.moves[slot] = Some(Move { from, to, begun: self.time });
     }
 
-    /// The one server of a shard that all take for its primary, if there is one and it works.
+    /// Returns the one server of a shard that all take for its primary, if there is one and it works.
     fn chief_of(&self, shard: Shard) -> Option<usize> {
         let decides = |n: &usize| self.nodes[*n].is_up && self.nodes[*n].decides();
         let chief = match shard {
@@ -186,7 +186,7 @@ impl Group {
         (node.runs() && node.decides() && !node.is_cut_off).then_some(chief)
     }
 
-    /// The rest of the slot comes over, and it belongs to the other shard from here on.
+    /// Moves the rest of the slot, which belongs to the other shard from here on.
     fn end_move(&mut self, slot: usize, Move { from, to, .. }: Move) -> Verdict {
         self.see(Point::Moved);
         for at in SLOTS[slot].iter().map(|&lock| LOCKS[lock]) {
@@ -204,7 +204,7 @@ impl Group {
         Ok(())
     }
 
-    /// A lock comes over, with all who hold it.
+    /// Moves a lock, with all its holders.
     fn migrate(&mut self, at: At, from: usize, to: usize) -> Verdict {
         for n in [from, to] {
             self.enter(n);
@@ -238,7 +238,7 @@ impl Group {
         Ok(())
     }
 
-    /// Deletes the keys of slots that have left without this server hearing of it: they are not its own.
+    /// Deletes the keys of slots that moved away without this server's knowledge: they are not its own.
     pub(super) fn delete_strangers(&mut self, n: usize) -> Verdict {
         for at in LOCKS {
             if !self.is_ours(n, at) && self.nodes[n].has(at) {
@@ -249,7 +249,7 @@ impl Group {
         Ok(())
     }
 
-    /// All slots come home, and nothing is on its way.
+    /// Moves all slots back, and leaves none in transit.
     pub(super) fn bring_slots_home(&mut self, chief: usize) -> Verdict {
         self.time += MOVE_US + 1;
         for slot in 0..SLOTS.len() {

@@ -17,14 +17,14 @@ use crate::sim::server::look::Fate;
 use crate::sim::server::look::Held;
 use crate::sim::server::sim::at as key_at;
 
-/// More turns than anything takes that is due at once.
+/// More turns than the server ever needs for all due work.
 const TURNS_MAX: usize = 1_000;
 
 /// The interval at which a server checks again whether it may grant something, without an event.
 const LOOKS_AGAIN_US: u64 = 51_000;
 
 impl Group {
-    /// The server's cron comes by on some server.
+    /// Runs the cron of some server.
     pub(super) fn cron_any(&mut self) -> Verdict {
         let n = self.random.below(self.plan.nodes() as u64) as usize;
         if self.nodes[n].runs() {
@@ -58,7 +58,7 @@ impl Group {
         if turns_max == TURNS_MAX { Err(format!("G3: n{n} never comes to rest")) } else { Ok(()) }
     }
 
-    /// Returns whether a server sleeps until something happens. A server that waits for its replicas reads their
+    /// Returns true if a server sleeps until something happens. A server that waits for its replicas reads their
     /// acknowledgements in its turns.
     fn is_idle(&self, n: usize) -> bool {
         let node = &self.nodes[n];
@@ -76,7 +76,7 @@ impl Group {
         if self.cannot_confirm(n) {
             return Ok(());
         }
-        // No event reports that its replicas have been connected for long enough: it checks again after a while.
+        // No event reports that its replicas have been connected for long enough, so it checks again after a while.
         let looks_again = |closed_at: u64| closed_at + LOOKS_AGAIN_US >= self.time;
         let waits_to_look = self.nodes[n].closed_at.is_some_and(looks_again);
         if waits_to_look && self.nodes[n].table(|table| table.has_tasks()) {
@@ -85,15 +85,15 @@ impl Group {
         self.no_request_waits_for_a_free_lock(n)
     }
 
-    /// Checks that the events published of each lock since the server was last at rest can have led from the holds of
-    /// then to those of now (G15).
+    /// Checks that the events published of each lock since the server was last at rest can have led from its holds at
+    /// that time to its present ones (G15).
     fn judge_story(&mut self, n: usize) -> Verdict {
         let Node { sim, story, term, .. } = &mut self.nodes[n];
         let told = std::mem::take(&mut story.told);
         let elsewhere = std::mem::take(&mut story.elsewhere);
-        // The holds of the time before it began to decide were not published here.
+        // The holds from before it began to decide were not published here.
         let decided_before = story.term.replace(*term) == Some(*term);
-        // Most often nothing has happened to any of them.
+        // In the common case, nothing has happened to any of them.
         if told.is_empty() && sim.holds_as(&story.before) {
             return Ok(());
         }
@@ -116,7 +116,7 @@ impl Group {
         if !told.is_empty() {
             self.seen.see(Point::StoryTold);
         }
-        // A key that is missing from a slot on its way has left with it, for all that the server knows.
+        // As far as the server knows, a key that is missing from a moving slot has left with it.
         for lock in
             LOCKS.into_iter().filter(|&lock| elsewhere.contains(&slot_of(lock)) || !self.is_ours(n, lock))
         {
@@ -127,12 +127,12 @@ impl Group {
         self.nodes[n].sim.events_tell_the_story(&before, &after, &told)
     }
 
-    /// Returns whether nothing could be confirmed now.
+    /// Returns true if nothing could be confirmed now.
     pub(super) fn cannot_confirm(&self, n: usize) -> bool {
         confirm::is_impossible(&self.nodes[n].sim)
     }
 
-    /// One turn of the event loop.
+    /// Runs one turn of the event loop.
     pub(super) fn turn(&mut self, n: usize) -> Verdict {
         self.notice_gone(n)?;
         self.note_sent_on(n);
@@ -172,7 +172,7 @@ impl Group {
         Ok(())
     }
 
-    /// The server finds that a connection is closed.
+    /// Lets the server find that a connection is closed.
     pub(super) fn close(&mut self, n: usize, connection: u64) -> Verdict {
         self.closing.retain(|closing| *closing != (n, connection));
         self.enter(n);
@@ -241,7 +241,7 @@ impl Group {
         position.read = facts.len();
     }
 
-    /// Whose wait in a queue has ended, and how: first those who got nothing, then the others by their tokens.
+    /// Handles the waits that have ended in a queue: first those without a grant, then the others by their tokens.
     fn take_decisions(&mut self, n: usize) -> Verdict {
         let node = &mut self.nodes[n];
         if node.waits.is_empty() {

@@ -1,6 +1,6 @@
-//! A user who deletes locks: one, or all of a server. It ends holds that their owners count on, so this user makes the
-//! owners give up their holds first. (Else a server that lost the deletion would believe them later.) And a user who
-//! gives a lock a time to live, which ends nothing here: it lasts beyond the end of any run.
+//! One user deletes locks: one, or all of a server. That ends holds that their owners count on, so this user makes
+//! the owners give up their holds first. (Otherwise a server that lost the deletion would later trust them.) Another
+//! user gives a lock a time to live, which ends nothing here: it lasts beyond the end of any run.
 
 use super::points::Point;
 use super::{GROUP, Group, LOCKS, Verdict};
@@ -11,13 +11,13 @@ use crate::sim::single::server::At;
 /// A connection that asks for no locks.
 const SOMEBODY: u64 = 0;
 
-/// So late on the wall clock that no run reaches it, in milliseconds.
+/// A wall clock time that no run reaches, in milliseconds.
 const NEVER_MS: u64 = 4_000_000_000_000;
 
 impl Group {
-    /// PEXPIRE on a primary. Readers have to agree on which keys have a time to live (G13).
+    /// PEXPIRE on a primary. Readers must agree on which keys have a time to live (G13).
     pub(super) fn give_time_to_live(&mut self) -> Verdict {
-        // By the time: so the dice fall as they would without.
+        // Chosen by the time, so that the random choices are the same as without it.
         let n = self.time as usize % self.plan.nodes();
         let at = LOCKS[self.time as usize / 7 % LOCKS.len()];
         let node = &self.nodes[n];
@@ -63,7 +63,7 @@ impl Group {
         self.do_outside(n, &[b"PEXPIREAT", at.name.as_bytes(), until_ms.to_string().as_bytes()])
     }
 
-    /// A user has a primary do this to its keys. Returns whether there was anything to do.
+    /// Has a user change keys of a primary. Returns true if there was anything to do.
     pub(super) fn do_outside(&mut self, n: usize, words: &[&[u8]]) -> Result<bool, String> {
         self.enter(n);
         let words = words.iter().map(|word| word.to_vec()).collect();

@@ -1,15 +1,16 @@
 //! The invariants after each step, about the replies to clients.
 //!
-//! * **One holder** (G1, and the table in docs/reference/failover-guarantees.md). An owner *believes* to hold a
-//!   lock from the reply that says so until its lease expires, or until it gives the lock up. The lease counts
-//!   from the time when a server carried out the request. No two beliefs exclude each other.
+//! * **One holder** (G1, and the table in docs/reference/failover-guarantees.md). An owner *believes* that it holds a
+//!   lock from the reply that grants it until its lease expires, or until it gives the lock up. The lease counts from
+//!   the time when a server carried out the request. No two beliefs exclude each other.
 //! * **Tokens rise** (G4): a new token that an owner receives is higher than any that a client had received of the
 //!   same lock before it was minted. Over lost grants that is promised only under a bound. The wall clocks and the
 //!   lead of the tokens differ by less than the quarantine, less the 10 ms by which tokens may lag. So it is judged
-//!   only in plans that leave the clocks alone. With confirmed grants, no owner learns either that it holds a lock
+//!   only in plans that leave the clocks alone. With confirmed grants, no owner is told either that it holds a lock
 //!   alone under an older token than another owner has received.
 //! * **Ownership is true** (G2, G9, G10) at the server that granted it, and as long as that life of the server
-//!   continues. An owner that believes to hold a lock can renew it, release it, and receives the same token again.
+//!   continues. An owner that believes that it holds a lock can renew it, release it, and receives the same token
+//!   again.
 //! * **One answer** to each request (G7), unless its connection or its server is lost.
 
 use super::asks::{Kind, Request};
@@ -26,29 +27,30 @@ struct Belief {
     token: Token,
     mode: Mode,
     until: u64,
-    /// The server, and the life of it, that sent the grant.
+    /// The server, and its life, that sent the grant.
     term: u32,
     /// The binding to its connection.
     binding: Binding,
     connection: u64,
     lease_us: u64,
-    /// An older request of its owner was granted the lock since, under a new token, which may not have been delivered.
+    /// True if an older request of its owner was granted the lock since, under a new token, which may not have been
+    /// delivered.
     is_outdated: bool,
 }
 
-/// As long as its connection is open.
+/// While its connection is open.
 const FOREVER: u64 = u64::MAX;
 
 impl Belief {
-    /// Nothing keeps it alive from here on but its lease, which starts now.
+    /// From here on only its lease, which starts now, keeps it alive.
     const fn run_from(&mut self, time: u64) {
         if self.until == FOREVER {
             self.until = time + self.lease_us;
         }
     }
 
-    /// Its owner asks at this time that its lease lasts as long as this, which may be shorter than before. Until the
-    /// reply arrives it counts on the shorter one.
+    /// Lowers the belief of an owner that requests this lease at this time, which may be shorter than before. Until
+    /// the reply arrives it counts on the shorter one.
     fn lower_to(&mut self, time: u64, lease_us: u64) {
         self.lease_us = self.lease_us.min(lease_us);
         if self.until != FOREVER {
@@ -56,7 +58,7 @@ impl Belief {
         }
     }
 
-    /// Returns whether both can be held at the same time.
+    /// Returns true if both can be held at the same time.
     const fn allows(&self, other: Mode) -> bool {
         matches!((self.mode, other), (Mode::Shared, Mode::Shared) | (Mode::Limit(_), Mode::Limit(_)))
     }
@@ -68,15 +70,15 @@ pub(super) struct Judge {
     /// Requests that were not answered yet.
     open: Vec<u32>,
     beliefs: [Vec<Belief>; LOCKS.len()],
-    /// For each lock the newest token that an owner received, the server that sent it, and the owner.
+    /// For each lock, the newest token that an owner received, the server that sent it, and the owner.
     told: [(u64, u32, Option<Name>); LOCKS.len()],
     /// Tokens are compared only within the life of one server.
     compares_within_terms: bool,
-    /// Grants are delivered when replicas have them.
+    /// True if grants are delivered once replicas have acknowledged them.
     is_confirmed: bool,
     /// The number of decisions.
     decisions: u32,
-    /// All holds of each lock up to this decision are broken, by a user who has notified the owners.
+    /// All holds of each lock up to this decision are broken, by a user that has notified the owners.
     broken: [u32; LOCKS.len()],
     /// All holds of each lock up to this decision were decided at another shard: no connection keeps them alive.
     moved: [u32; LOCKS.len()],
@@ -96,7 +98,7 @@ impl Judge {
         }
     }
 
-    /// The server has answered it.
+    /// Handles the server's answer to a request.
     pub(super) fn answered(&mut self, request: &Request) -> Verdict {
         match self.open.iter().position(|number| *number == request.number) {
             Some(at) => {
@@ -107,18 +109,18 @@ impl Judge {
         }
     }
 
-    /// It can no longer be answered: its connection or its server is lost.
+    /// Handles a request that can no longer be answered: its connection or its server is lost.
     pub(super) fn closed(&mut self, request: &Request) {
         self.queues.leaves(request);
         self.open.retain(|number| *number != request.number);
     }
 
-    /// The number of unanswered requests.
+    /// Returns the number of unanswered requests.
     pub(super) const fn unanswered(&self) -> usize {
         self.open.len()
     }
 
-    /// The newest token that any client received of these locks, as far as a new one must be higher.
+    /// Returns the newest token that any client received of these locks, if a new one must be higher.
     pub(super) fn newest_told(&self, keys: Keys, term: u32) -> u64 {
         let told = keys.iter().map(|at| self.told[lock_at(at)]);
         told.filter(|told| !self.compares_within_terms || told.1 == term)
@@ -131,19 +133,19 @@ impl Judge {
         self.beliefs[lock_at(at)].iter().find(|belief| belief.owner == owner && belief.until > time)
     }
 
-    /// The beliefs of the requesting owner about the requested locks.
+    /// Returns the beliefs of the requesting owner about the requested locks.
     fn beliefs_of(&mut self, request: &Request) -> impl Iterator<Item = &mut Belief> {
         let (keys, owner) = (request.keys, request.owner);
         let beliefs = self.beliefs.iter_mut().zip(LOCKS).filter(move |(_, at)| keys.contains(*at));
         beliefs.flat_map(|(beliefs, _)| beliefs).filter(move |belief| belief.owner == owner)
     }
 
-    /// The token of the requesting owner's belief at just this server, if it asks for just those locks.
+    /// Returns the token of the requesting owner's belief at this same server, if it requests exactly those locks.
     pub(super) fn sure_token(&self, request: &Request, time: u64) -> Option<Token> {
         let mut sure = None;
         for at in request.keys.iter() {
             let belief = self.belief(at, request.owner, time)?;
-            // An owner that lost the answer to RAISE names a token that is none any more.
+            // An owner that lost the answer to RAISE names an outdated token.
             let is_named = request.token.is_none_or(|token| token == belief.token);
             let is_named = is_named && !belief.is_outdated;
             let is_same = belief.term == request.term && belief.mode == request.mode && is_named;
@@ -155,7 +157,7 @@ impl Judge {
         sure
     }
 
-    /// An owner that rightly believes to hold these locks has them.
+    /// Checks that an owner that rightly believes that it holds these locks has them.
     pub(super) fn must_be(&self, request: &Request, sure: Option<Token>, got: Option<Token>) -> Verdict {
         if sure.is_none() || sure == got {
             return Ok(());
@@ -163,19 +165,19 @@ impl Judge {
         Err(format!("G2, G9, G10: it believes in {sure:?} and is told {got:?}: {request:?}"))
     }
 
-    /// The number of a decision.
+    /// Returns the number of a decision.
     pub(super) const fn decide(&mut self) -> u32 {
         self.decisions += 1;
         self.decisions
     }
 
-    /// Holds of this lock are broken, and each owner that counted on one is notified.
+    /// Notes that holds of this lock are broken, and that each owner that counted on one is notified.
     pub(super) fn broken(&mut self, at: At) {
         self.broken[lock_at(at)] = self.decisions;
         self.beliefs[lock_at(at)].clear();
     }
 
-    /// A lock moves from one server, in this life of it, to another one: its holds continue there.
+    /// Notes that a lock moves from one server, in this life of it, to another one: its holds continue there.
     pub(super) fn moved(&mut self, at: At, [from, to]: [u32; 2], time: u64) {
         self.moved[lock_at(at)] = self.decisions;
         for belief in &mut self.beliefs[lock_at(at)] {
@@ -186,19 +188,19 @@ impl Judge {
         }
     }
 
-    /// A request that waited is granted these locks. Its owner's earlier holds of them continue under the new token.
+    /// Notes that a waiting request is granted these locks. Its owner's earlier holds continue under the new token.
     pub(super) fn outdate(&mut self, request: &Request) {
         self.beliefs_of(request).for_each(|belief| belief.is_outdated = true);
     }
 
-    /// A server has raised the token of a hold; its owner may never receive it.
+    /// Notes that a server has raised the token of a hold; its owner may never receive it.
     pub(super) fn raised(&mut self, request: &Request, token: Token) {
         let term = request.term;
         let told_here = self.beliefs_of(request).filter(|belief| belief.term == term);
         told_here.for_each(|belief| belief.token = token);
     }
 
-    /// A connection is closed, by its client.
+    /// Notes that a client closed its connection.
     pub(super) fn disconnected(&mut self, connection: u64, time: u64) {
         for belief in self.beliefs.iter_mut().flatten().filter(|belief| belief.connection == connection) {
             belief.run_from(time);
@@ -208,13 +210,13 @@ impl Judge {
         }
     }
 
-    /// Until when a decision lets an owner believe in a hold, for itself.
+    /// Returns the time until which a decision lets an owner believe in its hold.
     fn until(&self, at: At, request: &Request) -> u64 {
         let is_paused = request.binding.is_keepalive && request.decision > self.moved[lock_at(at)];
         if is_paused { FOREVER } else { request.done + request.lease_ms * 1_000 }
     }
 
-    /// A client receives the grant of its request. Returns until when it believes so.
+    /// Notes that a client receives the grant of its request. Returns the end of its belief.
     pub(super) fn believe(&mut self, request: &Request, token: Token, time: u64) -> Result<u64, String> {
         if let Some(floor) = request.floor.filter(|floor| token.get() <= *floor) {
             return Err(format!("G4: {floor} was told before {token} was minted: {request:?}"));
@@ -264,7 +266,7 @@ impl Judge {
         Ok(shortest)
     }
 
-    /// A client receives a longer lease.
+    /// Notes that a client receives a longer lease.
     pub(super) fn renewed(&mut self, request: &Request, time: u64) -> Result<u64, String> {
         let owner = request.owner;
         let renewed = request.keys.first().and_then(|at| self.belief(at, owner, time).copied());

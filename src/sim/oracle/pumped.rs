@@ -9,7 +9,7 @@ use crate::sim::single::server::At;
 use crate::sim::single::world::World;
 
 impl Oracle {
-    /// The reason why this waiter must not be granted anything, if there is one.
+    /// Returns the reason why this waiter must not be granted anything, if there is one.
     pub(crate) fn refusal(&self, waiter: &Waiter) -> Option<&'static str> {
         if self.quarantine_ms > 0 && waiter.lease_ms > self.quarantine_ms {
             return Some("too long");
@@ -57,8 +57,8 @@ impl Oracle {
             let is_lost = |hold: &Hold| hold.is_ownerless() && may_write;
             self.end(at, |hold| !hold.is_live(time) || is_lost(hold));
         }
-        // A value that was written at a key without holds is noticed at the next look; the judge reports it if that is
-        // late.
+        // The pump notices a value that was written at a key without holds when it next examines the key; the judge
+        // reports it if that is late.
         let others: Vec<At> = self.keys.iter().map(|key| key.0).filter(|&at| self.is_other(at)).collect();
         for at in others.into_iter().filter(|&at| !world.server.table().is_waited_for(at.lock_key())) {
             self.dismiss(at);

@@ -45,7 +45,7 @@ impl Oracle {
         }
         let own = self.waiters.iter().position(|w| w.owner == owner && w.keys.contains(at));
         let own_same = own.filter(|&own| self.waiters[own].keys.len() == 1 && self.waiters[own].mode == mode);
-        // Another request of its own is not in its way.
+        // Another request of the same owner does not block it.
         let own = own.filter(|&own| {
             let is_replaced = own_same.is_none() && wait.is_some();
             if is_replaced {
@@ -76,14 +76,14 @@ impl Oracle {
             hold.last(time, lease_ms);
         }
         hold.count += u32::from(is_counted);
-        // An exclusive holder that asks for SHARED unblocks other shared requests.
+        // An exclusive holder that requests SHARED unblocks other shared requests.
         let (token, is_freed) = (hold.token, hold.mode != mode);
         hold.mode = mode;
         self.admit(at, is_freed, out);
         Reply::Granted(token)
     }
 
-    /// Granted at once, here and everywhere.
+    /// Grants at once, here and everywhere.
     fn take(&mut self, asked: Waiter, client: u64, out: &Outcome) -> Reply {
         let Reply::Granted(token) = out.reply else {
             return Reply::Token(None);
@@ -93,7 +93,7 @@ impl Oracle {
         Reply::Granted(token)
     }
 
-    /// G9: a reservation for each owner, however often it asks.
+    /// G9: queues one reservation for each owner, however often it asks.
     fn wait(
         &mut self,
         asked: Waiter,
@@ -253,7 +253,7 @@ impl Oracle {
         reply
     }
 
-    /// An owner that asks for something else than its undelivered holds has lost these first.
+    /// Revokes the undelivered holds of an owner that asks for something else.
     pub(crate) fn revoke_own(&mut self, keys: Keys, owner: Name, mode: Mode) -> bool {
         let time = self.time;
         let own = |oracle: &mut Self, at| oracle.own(at, owner).copied().filter(|own| own.is_live(time));
@@ -266,14 +266,14 @@ impl Oracle {
         keys.iter().filter(|&at| self.end(at, is_lost)).count() > 0
     }
 
-    /// Before an acquire: expired holds end, and the requests in the queue come first.
+    /// Ends expired holds before an acquire, and grants queued requests first.
     pub(crate) fn look(&mut self, at: At, is_freed: bool, out: &Outcome) {
         let is_freed = self.expire_due_holds(at) || is_freed;
         let is_free = self.holds(at).is_empty();
         self.admit(at, is_freed || is_free, out);
     }
 
-    /// All who hold a lock or wait for it agree on its kind.
+    /// Returns an error unless all holders and waiters of a lock agree on its kind.
     fn is_of_other_kind(&self, at: At, mode: Mode) -> Option<Reply> {
         let held = self.holds(at).first().map(|hold| hold.mode);
         let wanted = self.waiters.iter().find(|waiter| waiter.keys.contains(at)).map(|waiter| waiter.mode);
@@ -283,7 +283,7 @@ impl Oracle {
         Some(Reply::Refused(Refusal::OtherKind(other)))
     }
 
-    /// Another value was written here: it stays, and all waits end.
+    /// Ends all waits at a key where another value was written; the value stays.
     pub(crate) fn dismiss(&mut self, at: At) {
         self.strike_all(at, "wrong type");
     }
@@ -301,7 +301,7 @@ impl Oracle {
         ahead.iter().all(|waiter| waiter.is_reserved()) && self.fits(at, mode, ahead.len())
     }
 
-    /// Returns whether there is room for a newcomer: only reservations of others are queued, and it fits alongside
+    /// Returns true if there is room for a newcomer: only reservations of others are queued, and it fits alongside
     /// them.
     fn has_room_behind_all(&self, at: At, mode: Mode) -> bool {
         let line: Vec<&Waiter> = self.waiters.iter().filter(|w| w.keys.contains(at)).collect();
@@ -335,12 +335,13 @@ impl Oracle {
             let is_full = self.served >= served_max;
             let is_freed = is_freed && !is_full;
             let told = out.answers.iter().find(|told| told.wait == waiter.wait && waiter.client.is_some());
-            // A request that is replaced or withdrawn is another matter.
+            // A request that was replaced or withdrawn is answered elsewhere.
             let told = told.map(|told| &told.answer);
             let told = told.filter(|told| !matches!(told, Answer::Replaced | Answer::Withdrawn));
             let is_multi = waiter.keys.len() > 1;
             let is_late = waiter.until.is_some_and(|until| until <= self.time);
-            // One for several locks times out in the queue of the first of them; elsewhere it is in the way till then.
+            // A request for several locks times out in the queue of the first of them; elsewhere it blocks others
+            // until then.
             let is_elsewhere = is_multi && waiter.keys.first() != Some(at);
             if is_late && !is_elsewhere && (told.is_some() || (is_freed && !is_multi)) {
                 self.strike(index, "timed out");
@@ -386,7 +387,8 @@ impl Oracle {
         }
     }
 
-    /// G11: whether this waiter can ever be granted, or counts so where the server's search ended early.
+    /// G11: returns true if this waiter can ever be granted, or if the server's search ended early and so assumes
+    /// that.
     pub(crate) fn can_come_true(&self, waiter: usize, reply: &Reply) -> bool {
         if tuning::has_search_ended_early() && *reply != Reply::Refused(Refusal::Deadlock) {
             return true;
@@ -399,7 +401,7 @@ impl Oracle {
             let Waiter { owner, keys, mode, .. } = *w;
             Wish { owner, keys, mode }
         };
-        // A request that has timed out waits for nothing: the pump is about to say so.
+        // A request that has timed out waits for nothing: the pump is about to report that.
         let is_late = |w: &Waiter| w.until.is_some_and(|until| until <= self.time);
         let ahead = self.waiters[..waiter].iter().filter(|w| !is_late(w)).count();
         let all = self.waiters.iter().enumerate().filter(|&(number, w)| number == waiter || !is_late(w));
@@ -408,8 +410,8 @@ impl Oracle {
         Scene { holds, wishes, arrived, holders_max: self.limits.holders_max }.comes_true(ahead)
     }
 
-    /// Returns whether a lease has expired of an owner that holds a lock together with others. If more than two are
-    /// many, the pump is next: it alone examines all of them.
+    /// Returns true if a lease has expired of an owner that holds a lock together with others. If more than two
+    /// holders make a large list, the pump is next: only it examines all of them.
     pub(crate) fn has_one_of_many_over(&self) -> bool {
         let is_over = |holds: &[Hold]| holds.len() > 1 && holds.iter().any(|hold| !hold.is_live(self.time));
         self.keys.iter().any(|key| matches!(&key.1, Value::Lock(holds) if is_over(holds)))

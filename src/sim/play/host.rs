@@ -12,7 +12,7 @@ use crate::sim::server::inside::{At, PartBuf, Slot, Told, Words, place};
 use crate::sim::server::keys::{may_write, number};
 use crate::sim::server::sim::{Said, Sim};
 
-/// More turns than anything needs to come to rest.
+/// More turns than the server ever needs to come to rest.
 const TURNS_MAX: usize = 10_000;
 
 /// The factor for the number of a connection's life: a client that reconnects is another connection.
@@ -44,7 +44,7 @@ pub(super) struct Host {
     pub(super) sim: Sim,
     pub(super) connections: BTreeMap<u64, Connection>,
     connected: u64,
-    /// Whose user may not acquire.
+    /// The connections whose user may not acquire.
     pub(super) forbidden: BTreeSet<u64>,
     pub(super) dumps: BTreeMap<u64, Vec<u8>>,
     /// The slot that receives the next DUMP of the running packet.
@@ -57,7 +57,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// A new server; in a cluster it has all slots.
+    /// Starts a new server; in a cluster it has all slots.
     pub(super) fn started(is_cluster: bool) -> Self {
         let sim = Sim::started_as(Flags { has_aof: true, is_cluster, ..Flags::default() }, |sim| {
             sim.inside.borrow_mut().boot_us = 1_000_000;
@@ -77,7 +77,7 @@ impl Host {
         }
     }
 
-    /// This client's connection, opened if there is none.
+    /// Returns this client's connection, opened if there is none.
     pub(super) fn connection(&mut self, client: u64, db: u32) -> &mut Connection {
         if !self.connections.contains_key(&client) {
             self.connected += 1;
@@ -111,13 +111,13 @@ impl Host {
         self.paused_until_us.is_some()
     }
 
-    /// A client sends these in one packet.
+    /// Sends a client's commands in one packet.
     pub(super) fn sends(&mut self, client: u64, db: u32, commands: Vec<Words>) {
         self.connection(client, db).unread.extend(commands);
         self.reads(client);
     }
 
-    /// The server reads a client's commands, until that client must wait.
+    /// Reads a client's commands, until that client must wait.
     pub(super) fn reads(&mut self, client: u64) {
         while !self.is_busy(client) {
             let connection = self.connections.get_mut(&client);
@@ -164,7 +164,7 @@ impl Host {
         }
     }
 
-    /// The reason why the server does not run a command at all.
+    /// Returns the reason why the server does not run a command at all.
     fn refusal(&self, id: u64, words: &[Vec<u8>]) -> Option<PartBuf> {
         if self.sim.is_forbidden(id, words) {
             return Some(PartBuf::Error("NOPERM".to_owned()));
@@ -177,7 +177,7 @@ impl Host {
         is_read_only.then(|| PartBuf::Error("READONLY".to_owned()))
     }
 
-    /// The redirection of a client for a key, if the key is not this server's.
+    /// Returns the redirection of a client for a key, if the key is not this server's.
     pub(super) fn redirects(&self, at: &At) -> Option<&'static str> {
         let inside = self.sim.inside.borrow();
         let slot = inside.slots.iter().find(|(name, _)| name.as_bytes() == &*at.1)?.1;
@@ -274,7 +274,7 @@ impl Host {
         }
     }
 
-    /// One turn of the event loop, in the order of a real one: keys and timers, then the work before the server
+    /// Runs one turn of the event loop, in the order of a real one: keys and timers, then the work before the server
     /// sleeps, then the module's alarm.
     fn turn(&mut self) {
         if self.paused_until_us.is_some_and(|until| until < self.sim.boot().0) {
@@ -321,7 +321,7 @@ impl Host {
         self.step_is_over();
     }
 
-    /// Blocked clients read their replies. Returns who they are.
+    /// Delivers replies to blocked clients. Returns those clients.
     pub(super) fn delivers(&mut self) -> Vec<u64> {
         let answers = std::mem::take(&mut self.sim.answers);
         let mut told = Vec::new();
@@ -336,7 +336,7 @@ impl Host {
         told
     }
 
-    /// Turns until nothing is left to do at this moment.
+    /// Runs turns until nothing is left to do at this moment.
     pub(super) fn rests(&mut self) {
         for _ in 0..TURNS_MAX {
             self.turn();
@@ -348,7 +348,7 @@ impl Host {
         panic!("G3: the server never comes to rest");
     }
 
-    /// This connection is closed.
+    /// Closes this connection.
     pub(super) fn leaves(&mut self, client: u64) {
         if let Some(its) = self.connections.remove(&client) {
             self.held_up.retain(|other| *other != client);
@@ -365,7 +365,7 @@ fn key_of(words: &[Vec<u8>]) -> Option<&[u8]> {
     words.get(1).filter(|_| !others.contains(&&*words[0])).map(Vec::as_slice)
 }
 
-/// Returns whether a replica refuses this, and a pause delays it.
+/// Returns true if a replica refuses this, and a pause delays it.
 fn writes(words: &[Vec<u8>]) -> bool {
     let others: [&[u8]; 5] = [b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH"];
     may_write(&words[0]) && !others.contains(&&*words[0])

@@ -2,9 +2,9 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `host.rs` | connections: what they send, who is blocked, held up, killed |
+//! | `host.rs` | connections: their commands, and those that are blocked, delayed or closed |
 //! | `steps.rs` | the steps of a script |
-//! | `told.rs` | what came of a step, as text |
+//! | `told.rs` | the outcome of a step, as text |
 //!
 //! A script is a text. Each line is a step: a word, and further words after tabs. `round` begins with a new server,
 //! and `round cluster` with a node of a cluster.

@@ -31,12 +31,12 @@ const DEMOTED: &str =
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
 impl Host {
-    /// One step. The server comes to rest after it, and its cron runs.
+    /// Runs one step. The server comes to rest after it, and its cron runs.
     pub(super) fn steps(&mut self, words: &[&str]) {
         match *words {
             ["send", client, db, ref commands @ ..] => self.packet(digit(client), digit(db) as u32, commands),
             ["close" | "kill", client] => self.leaves(digit(client)),
-            // Redis 7.0 ends itself if one that CLIENT PAUSE holds up is unblocked, with no module too.
+            // Redis 7.0 crashes if a client that CLIENT PAUSE delays is unblocked, even without a module.
             ["unblock" | "unblock-error", _] if self.is_paused() => {}
             ["unblock", client] => self.unblocks(digit(client)),
             ["unblock-error", client] => self.unblocks_with_error(digit(client)),
@@ -80,7 +80,7 @@ impl Host {
         self.passes();
     }
 
-    /// A little time, in which the server's cron comes by.
+    /// Lets a little time pass, in which the server's cron runs.
     fn passes(&mut self) {
         self.sim.passes(STEP_MS);
         self.rests();
@@ -91,7 +91,7 @@ impl Host {
     }
 
     fn packet(&mut self, client: u64, db: u32, words: &[&str]) {
-        // Valkey 9 finds out later than others that a key of a transaction is not there.
+        // Valkey 9 finds out later than other servers that a key of a transaction is missing.
         let has_left = words.first() == Some(&"MULTI") && NAMES.iter().any(|name| self.is_asked_for(name));
         if self.is_busy(client) || has_left {
             return self.lines.push("busy".to_owned());
@@ -103,12 +103,12 @@ impl Host {
         self.sends(client, db, commands);
     }
 
-    /// Returns whether clients must ask another node for a key of this name.
+    /// Returns true if clients must ask another node for a key of this name.
     fn is_asked_for(&self, name: &str) -> bool {
         self.redirects(&at(0, name)) == Some("ASK")
     }
 
-    /// The command with the values of its '@' words; `None` if there is no value.
+    /// Returns the command with the values of its '@' words; `None` if there is no value.
     fn resolved(&self, db: u32, command: &[&str]) -> Option<Words> {
         let mut words = Vec::new();
         for word in command {
@@ -137,7 +137,7 @@ impl Host {
         Some(words.into())
     }
 
-    /// The owner that holds the lock at a key if that is a string.
+    /// Returns the owner that holds the lock at a key if that is a string.
     fn legacy_owner(&self, at: &At) -> Vec<u8> {
         let sim = &self.sim;
         sim.db.set(at.0);
@@ -154,7 +154,7 @@ impl Host {
     }
 
     fn unblocks_with_error(&mut self, client: u64) {
-        // Redis 7.0 reads this client's other commands later than others do.
+        // Redis 7.0 reads this client's other commands later than other servers do.
         let confirms = !self.sim.inside.borrow().replicas.is_empty();
         if confirms && self.connections.get(&client).is_some_and(|its| !its.unread.is_empty()) {
             return;
@@ -165,7 +165,7 @@ impl Host {
         }
     }
 
-    /// The server itself answers a blocked client, and lets go of it.
+    /// Has the server itself answer and release a blocked client.
     fn is_unblocked(&mut self, client: u64, text: &str) -> bool {
         let Some(handle) = self.connections.get_mut(&client).and_then(|its| its.blocked.take()) else {
             return false;
@@ -179,7 +179,7 @@ impl Host {
         true
     }
 
-    /// A replica comes, and confirms from here on.
+    /// Connects a replica, which confirms from here on.
     fn attaches(&mut self) {
         (0..SYNC_STEPS).for_each(|_| self.passes());
         set_number(&self.sim.shared().settings, "confirm-timeout", CONFIRM_TIMEOUT_MS);
@@ -192,7 +192,7 @@ impl Host {
         let mut ends = BTreeSet::new();
         for lock in self.sim.look(&ats).into_values() {
             let own: BTreeSet<u64> = lock.holders.iter().map(|hold| hold.left_ms).collect();
-            // It is chance which of two locks is loaded first, and so which of two leases is ended first.
+            // The order in which two locks are loaded is random, and so is the order in which two leases end.
             if own.iter().any(|left_ms| *left_ms < SOON_MS && !ends.insert(*left_ms)) {
                 self.lines.push("chance".to_owned());
             }
@@ -200,7 +200,8 @@ impl Host {
         self.sim.reload().expect("what was saved is loaded");
     }
 
-    /// CLUSTER SETSLOT: the slot of this key, which is its only one, begins to leave, is another node's, or is ours.
+    /// CLUSTER SETSLOT: the slot of this key, which is its only one, begins to move away, belongs to another node, or
+    /// to this one.
     fn moves_slot(&mut self, name: &str, what: &str) {
         let name = *NAMES.iter().find(|known| **known == name).expect("a name of a script");
         let mut inside = self.sim.inside.borrow_mut();

@@ -1,4 +1,4 @@
-//! The outcome of a step, as text: a line each, with tabs between the words.
+//! Returns the outcome of a step as text: one line for each part, with tabs between the words.
 
 use super::host::Host;
 use crate::engine::describe::{self, Value as Field};
@@ -29,7 +29,7 @@ const FIELDS: [&str; 15] = [
     "last_token",
 ];
 
-/// The parts of a reply, concatenated.
+/// Concatenates the parts of a reply.
 pub(super) fn flat(parts: &[PartBuf]) -> String {
     parts.iter().map(part).collect::<Vec<_>>().join("\t")
 }
@@ -64,7 +64,7 @@ fn heard((db, name): &At, event: &str) -> String {
     format!("event\t{db}\t{}\t{event}", String::from_utf8_lossy(name))
 }
 
-/// The output of one step of the server to files and replicas: more than one command comes within MULTI and EXEC.
+/// Returns the output of one step of the server to files and replicas: several commands come within MULTI and EXEC.
 pub(super) fn filed(kind: &str, told: &[Told]) -> Vec<String> {
     let lines = told.iter().map(|told| format!("{kind}\t{}\t{}", told.db, joined(&told.words)));
     if told.len() < 2 {
@@ -75,7 +75,7 @@ pub(super) fn filed(kind: &str, told: &[Told]) -> Vec<String> {
 }
 
 impl Host {
-    /// The outcome of the last step, and the state after it.
+    /// Returns the outcome of the last step, and the state after it.
     pub(super) fn tells(&mut self) -> Vec<String> {
         let mut lines = std::mem::take(&mut self.lines);
         let mut inside = self.sim.inside.borrow_mut();

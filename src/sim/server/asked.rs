@@ -1,4 +1,4 @@
-//! The answers of a simulated server to the engine that runs on it.
+//! The simulated server's answers to the engine that runs on it.
 
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ use crate::lock::types::{ClientId, LockKey, LockKeyBuf, Moment, Now};
 use crate::sim::server::inside::{At, Clockwork, Entry, Published, Told, Value, place};
 use crate::sim::server::sim::Sim;
 
-/// A key that is open.
+/// An open key.
 pub(crate) struct OpenKey<'a> {
     sim: &'a Sim,
     at: At,

@@ -1,4 +1,4 @@
-//! Transactions, scripts and WATCH on a simulated server: several commands in one step of it.
+//! Transactions, scripts and WATCH on a simulated server: several commands in one step.
 
 use crate::engine::flags::Flags;
 use crate::sim::server::inside::{At, PartBuf, Words};
@@ -9,7 +9,7 @@ use crate::sim::server::sim::{Said, Sim};
 const SCRIPT: u64 = 99;
 
 impl Sim {
-    /// EXEC: these commands in one step. No command waits within it.
+    /// EXEC: runs these commands in one step. No command waits within it.
     pub(crate) fn executes(&mut self, client: u64, db: u32, commands: &[Words]) -> Vec<PartBuf> {
         let flags = Flags { denies_blocking: true, ..self.flags.get() };
         let mut parts = vec![PartBuf::Array(commands.len())];
@@ -23,7 +23,7 @@ impl Sim {
         parts
     }
 
-    /// EVAL: a script that calls the commands after its key one after the other, separated by ';', and returns each
+    /// EVAL: runs a script that calls the commands after its key in sequence, separated by ';', and returns each
     /// reply.
     pub(crate) fn evaluates(&mut self, client: u64, db: u32, words: &Words) -> Vec<PartBuf> {
         let flags = Flags { denies_blocking: true, is_script: true, ..self.flags.get() };
@@ -51,7 +51,7 @@ impl Sim {
         }
     }
 
-    /// Returns whether this client's user may not run the command.
+    /// Returns true if this client's user may not run the command.
     pub(crate) fn is_forbidden(&self, client: u64, words: &[Vec<u8>]) -> bool {
         let acquires = matches!(&*words[0], b"LOCK.ACQUIRE" | b"LOCK.MACQUIRE");
         acquires && self.inside.borrow().forbidden.contains(&client)
@@ -62,7 +62,7 @@ impl Sim {
         self.inside.borrow_mut().watched.insert((at, client));
     }
 
-    /// UNWATCH, which EXEC and DISCARD do, too. Returns whether a key that was watched has changed.
+    /// UNWATCH, which EXEC and DISCARD do, too. Returns true if a watched key has changed.
     pub(crate) fn unwatch(&self, client: u64) -> bool {
         let mut inside = self.inside.borrow_mut();
         inside.watched.retain(|(_, its)| *its != client);

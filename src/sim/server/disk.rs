@@ -15,16 +15,16 @@ enum Saved {
     Text(Vec<u8>),
 }
 
-/// An RDB file, or the data of a full synchronisation.
+/// An RDB file, or the data of a full synchronization.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
-    /// The hands of the clock of tokens, at its head.
+    /// Both hands of the clock of tokens, at its head.
     clock: Option<(u64, u64)>,
     keys: Vec<(At, Saved, Option<u64>)>,
 }
 
 impl Sim {
-    /// A child is forked, and saves the data of that moment.
+    /// Forks a child, which saves the data of that moment.
     pub(crate) fn save(&self) -> Snapshot {
         server_events::forked(self);
         self.snapshot()
@@ -41,7 +41,7 @@ impl Sim {
         Snapshot { clock: type_callbacks::saved_clock(self), keys }
     }
 
-    /// The server has just started, and reads its files.
+    /// Starts the server, which reads its files.
     pub(crate) fn read_files(&mut self, snapshot: &Snapshot, log: &[Told]) -> Result<(), String> {
         let before = self.begin_to_load();
         self.load(snapshot)?;
@@ -52,7 +52,7 @@ impl Sim {
         Ok(())
     }
 
-    /// A replica discards its data, and loads the data that its primary has sent.
+    /// Makes a replica discard its data, and load the data that its primary has sent.
     pub(crate) fn synchronise(&mut self, snapshot: &Snapshot) -> Result<(), String> {
         self.empty();
         let before = self.begin_to_load();
@@ -75,7 +75,7 @@ impl Sim {
             self.obeys(told).map_err(|wrong| format!("a file: {wrong}"))?;
         }
         self.end_load(before);
-        // Nothing of it goes to replicas.
+        // Replicas receive none of it.
         self.inside.borrow_mut().offset = offset;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The inner state of a simulated server: a keyspace, a stream and a file, clients, replicas, slots, two clocks.
+//! The state inside a simulated server: a keyspace, a stream and a file, clients, replicas, slots, two clocks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::lock::types::Moment;
 /// The database and name of a key.
 pub(crate) type At = (u32, SmallVec<[u8; 16]>);
 
-/// The place of a key with this name.
+/// Returns the database and name of a key.
 pub(crate) fn place(db: u32, name: &[u8]) -> At {
     (db, SmallVec::from_slice(name))
 }
@@ -47,7 +47,7 @@ pub(crate) struct Entry {
     pub(crate) until_ms: Option<u64>,
 }
 
-/// A part of a reply, as it was sent.
+/// A part of a reply, as sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PartBuf {
     Error(String),
@@ -80,9 +80,9 @@ impl From<Part<'_>> for PartBuf {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Published {
     Lock(At, Event),
-    /// The server's own: a key was written, or went.
+    /// The server's own: a key was written or removed.
     Key(At, &'static str),
-    /// Of all keys.
+    /// An event of all keys.
     All(&'static str),
 }
 
@@ -93,12 +93,12 @@ pub(crate) struct Told {
     pub(crate) words: Words,
 }
 
-/// Where a slot is, if not simply on this server.
+/// The location of a slot that is not simply on this server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Slot {
-    /// On its way to another server: this one answers for the keys that are still there.
+    /// It is moving to another server: this one serves the keys that are still here.
     Leaving,
-    /// Another server's, or still on its way from there.
+    /// Another server has it, or it is still moving here.
     Elsewhere,
 }
 
@@ -115,7 +115,7 @@ impl Alarm for Clockwork {
     }
 }
 
-/// All that the server has. It is not borrowed while the engine is called.
+/// The state of the server. It is not borrowed while the engine is called.
 #[derive(Default)]
 pub(crate) struct Inside {
     pub(crate) boot_us: u64,
@@ -130,17 +130,17 @@ pub(crate) struct Inside {
     pub(crate) published: Vec<Published>,
     /// The changed keys, as clients that keep copies of them see them; `None`: all of them.
     pub(crate) changed: BTreeSet<Option<Vec<u8>>>,
-    /// The keys that are watched, each with the number of the connection that watches it.
+    /// The watched keys, each with the number of the connection that watches it.
     pub(crate) watched: BTreeSet<(At, u64)>,
-    /// A client whose EXEC does nothing, for a key that it watches was changed.
+    /// Clients whose EXEC does nothing, because a key that they watch was changed.
     pub(crate) dirty: BTreeSet<u64>,
     pub(crate) log: Vec<String>,
     pub(crate) connected: BTreeSet<u64>,
-    /// Connections that are closed at the end of this turn, and whether their replies are sent before.
+    /// Connections that are closed at the end of this turn; true if their replies are sent first.
     pub(crate) closing: BTreeMap<u64, bool>,
-    /// Blocked clients that the server has not let go of.
+    /// Blocked clients that the server has not released.
     pub(crate) blocked: BTreeMap<u64, u64>,
-    /// Clients that were answered, or let go of, in this turn, by their handles.
+    /// Clients that were answered or released in this turn, by their handles.
     pub(crate) unblocked: VecDeque<(u64, Option<Reply>)>,
     pub(crate) last_handle: u64,
     /// Released handles: like addresses, they are reused.
@@ -149,32 +149,33 @@ pub(crate) struct Inside {
     /// The reply to the running command.
     pub(crate) reply: Vec<PartBuf>,
     pub(crate) running: Option<Words>,
-    /// The running command has blocked its client, by this number.
+    /// The running command has blocked its client; the number of the block.
     pub(crate) has_blocked: Option<u64>,
     pub(crate) pump_is_due: bool,
     pub(crate) forbidden: BTreeSet<u64>,
-    /// Replicas by the number of their connection: their address, and how much of the stream they have acknowledged.
+    /// Replicas by the number of their connection: their address, and the offset of the stream that they have
+    /// acknowledged.
     pub(crate) replicas: BTreeMap<u32, (&'static str, u64)>,
     /// Keys of slots that are not simply this server's.
     pub(crate) slots: Vec<(&'static str, Slot)>,
     pub(crate) asked: u64,
-    /// It may evict keys.
+    /// True if it may evict keys.
     pub(crate) evicts: bool,
-    /// The server delivers no keyspace events.
+    /// True if the server delivers no keyspace events.
     pub(crate) is_unheard: bool,
-    /// Of a command with several keys it has seen to the first alone.
+    /// True if it checks only the first key of a command with several keys.
     pub(crate) sees_first_key_alone: bool,
-    /// It does not report its replicas.
+    /// True if it does not report its replicas.
     pub(crate) is_deaf: bool,
-    /// No server serves any slot, and clients are refused.
+    /// True if no server serves any slot, and clients are refused.
     pub(crate) is_cluster_down: bool,
-    /// It does not answer ROLE.
+    /// True if it does not answer ROLE.
     pub(crate) is_silent: bool,
-    /// It can block no client, and does not say so before.
+    /// True if it can block no client, and does not report that beforehand.
     pub(crate) blocks_nobody: bool,
     /// The number of its requests for events.
     pub(crate) listens: u32,
-    /// It reports the turns of its event loop.
+    /// True if it reports the turns of its event loop.
     pub(crate) tells_of_turns: bool,
 }
 
@@ -186,25 +187,25 @@ impl Inside {
         self.dirty.extend(existing);
     }
 
-    /// The server lets go of a blocked client. Returns which it was.
+    /// Releases a blocked client. Returns its number.
     pub(crate) fn let_go(&mut self, handle: u64) -> Option<u64> {
         let client = self.blocked.remove(&handle)?;
         self.free_handles.push(handle);
         Some(client)
     }
 
-    /// Returns whether another server has this slot.
+    /// Returns true if another server has this slot.
     pub(crate) fn has_left(&self, slot: u16) -> bool {
         self.slots.iter().any(|(name, whose)| *whose == Slot::Elsewhere && slot_of(name.as_bytes()) == slot)
     }
 
-    /// Returns whether this key is of a slot that this server does not fully own: it is not looked up here, so it does
-    /// not expire.
+    /// Returns true if this key is in a slot that this server does not fully own: it is not looked up here, so it
+    /// does not expire.
     pub(crate) fn is_moving(&self, at: &At) -> bool {
         self.slots.iter().any(|(name, _)| name.as_bytes() == &*at.1)
     }
 
-    /// Returns whether this server serves a key of this name.
+    /// Returns true if this server serves a key of this name.
     pub(crate) fn is_ours(&self, at: &At) -> bool {
         match self.slots.iter().find(|(name, _)| name.as_bytes() == &*at.1) {
             None => true,

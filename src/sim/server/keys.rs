@@ -1,4 +1,4 @@
-//! The server's own commands on keys, as a simulated server does them: their replies and notifications, in order.
+//! The server's own commands on keys, simulated: their replies and notifications, in order.
 
 use crate::engine::{legacy, server_events, type_callbacks};
 use crate::lock::codec::{SavedLock, read, write};
@@ -15,7 +15,7 @@ pub(crate) fn number<N: std::str::FromStr>(word: &[u8]) -> N {
     number.unwrap_or_else(|| panic!("{word:?} is no number"))
 }
 
-/// The output of DUMP for a lock, as text: its blocks.
+/// Returns the output of DUMP for a lock, as text: its blocks.
 pub(crate) fn as_text(name: &[u8], saved: Option<&SavedLock>) -> String {
     let mut blocks: Vec<String> = Vec::new();
     write(name, saved, |block| {
@@ -24,7 +24,7 @@ pub(crate) fn as_text(name: &[u8], saved: Option<&SavedLock>) -> String {
     blocks.join(",")
 }
 
-/// Returns whether a command may change keys: a replica refuses it, and a paused server delays it.
+/// Returns true if a command may change keys: a replica refuses it, and a paused server delays it.
 pub(crate) fn may_write(name: &[u8]) -> bool {
     let readers: [&[u8]; 7] =
         [b"GET", b"EXISTS", b"DUMP", b"LOCK.FENCE", b"LOCK.INFO", b"LOCK.HELDBY", b"CLIENT"];
@@ -32,7 +32,7 @@ pub(crate) fn may_write(name: &[u8]) -> bool {
 }
 
 impl Sim {
-    /// The server publishes its change of a key: to subscribers, and to the module if it subscribes.
+    /// Publishes the server's change of a key: to subscribers, and to the module if it subscribes.
     pub(crate) fn tell_of_key(&self, at: &At, event: &'static str) {
         self.inside.borrow_mut().published.push(Published::Key(at.clone(), event));
         if self.hears_keys.get() {
@@ -57,7 +57,7 @@ impl Sim {
 }
 
 impl Sim {
-    /// A command that is not the module's.
+    /// Runs a command that is not the module's.
     pub(crate) fn does_to_keys(&mut self, db: u32, args: &[&[u8]]) {
         let key = |name: &[u8]| place(db, name);
         match *args {
@@ -117,7 +117,7 @@ impl Sim {
         self.inside.borrow_mut().reply.push(part);
     }
 
-    /// These keys were changed by the running command, in this database.
+    /// Notes the keys that the running command changed, in this database.
     fn wrote(&self, args: &[&[u8]], changes: &[(&At, &'static str)], reply: PartBuf) {
         for (at, event) in changes {
             self.signal(at);
@@ -178,7 +178,7 @@ impl Sim {
         self.wrote(&[b"RENAME", &from.1, &to.1], &[(from, "rename_from"), (to, "rename_to")], PartBuf::Ok);
     }
 
-    /// The value leaves its old name and is not freed.
+    /// Moves a value to a new name without freeing it.
     fn carry_over(&self, from: &At, to: &At, entry: Entry) {
         self.put(to, entry.clone());
         if let Value::Lock(lock) = entry.value {
@@ -245,7 +245,7 @@ impl Sim {
         }
     }
 
-    /// The output of DUMP, as text.
+    /// Returns the output of DUMP, as text.
     pub(crate) fn dump(&self, at: &At) -> Option<String> {
         let lock = match self.entry(at)?.value {
             Value::Lock(lock) => lock,
@@ -289,7 +289,7 @@ impl Sim {
         type_callbacks::load(self, lock_key, saved.as_ref()).map(Value::Lock)
     }
 
-    /// A database, or all of them, is emptied. With SYNC the values are freed at once, else by a thread.
+    /// Empties a database, or all of them. SYNC frees the values at once; otherwise a thread does.
     fn flush(&mut self, db: Option<u32>, how: &[&[u8]], args: &[&[u8]]) {
         server_events::flushed(self, db);
         self.signal_all(db);

@@ -9,7 +9,7 @@ use crate::lock::types::{LockKey, Mode, Moment, Token};
 use crate::sim::server::inside::{At, Entry, Published, Value};
 use crate::sim::server::sim::Sim;
 
-/// A hold, as LOCK.INFO shows it.
+/// A hold, as shown by LOCK.INFO.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Holder {
     pub(crate) owner: Vec<u8>,
@@ -61,14 +61,14 @@ pub(crate) enum Fate {
     InQueue,
     /// It has its lock, under this token.
     Granted(Token),
-    /// It has its longer lease.
+    /// Its lease was extended.
     Renewed,
-    /// It has nothing of it.
+    /// It was granted nothing.
     Over,
     TimedOut,
     Replaced,
     Moved,
-    /// The server does not know it any more.
+    /// The server no longer knows the client.
     Gone,
 }
 
@@ -86,7 +86,7 @@ impl Fate {
 }
 
 impl Sim {
-    /// The progress of a blocked client.
+    /// Returns the progress of a blocked client.
     pub(crate) fn fate(&self, handle: u64) -> Fate {
         let fate = self.with(|state| {
             Some(match state.clients.stage(handle)? {
@@ -118,7 +118,7 @@ impl Sim {
         holders.unwrap_or(0)
     }
 
-    /// Returns whether the locks are the same as then, with as many holders each.
+    /// Returns true if the same locks are held as then, with as many holders each.
     pub(crate) fn holds_as(&self, before: &Held) -> bool {
         let is_known = |at: &At| before.contains_key(at);
         self.inside.borrow().keys.keys().all(is_known)
@@ -176,7 +176,7 @@ impl Sim {
         Ok(())
     }
 
-    /// A blocked client that was not answered waits in a queue (G7).
+    /// Checks that a blocked client that was not answered waits in a queue (G7).
     pub(crate) fn nobody_is_forgotten(&self, view: &View) -> Verdict {
         let queued: BTreeSet<u64> =
             view.values().flat_map(|lock| lock.queue.iter().filter_map(|waiting| waiting.client)).collect();
@@ -185,7 +185,7 @@ impl Sim {
         must(lost.is_none(), || format!("G7: client {lost:?} is blocked and waits nowhere"))
     }
 
-    /// The core finds nothing wrong with its records.
+    /// Checks that the core finds no fault in its records.
     pub(crate) fn records_are_right(&self) -> Verdict {
         let keys: Vec<_> = {
             let inside = self.inside.borrow();
@@ -278,7 +278,7 @@ fn after_event((live, owed, left, late): Story, event: Event) -> Vec<Story> {
     after
 }
 
-/// Returns whether no holder of the lock, and no request ahead of it in the queue, blocks this one.
+/// Returns true if no holder of the lock, and no request ahead of it in the queue, blocks this one.
 fn fits(lock: &Lock, position: usize, holders_max: usize, is_multi: bool) -> bool {
     let waiting = &lock.queue[position];
     let ahead = &lock.queue[..position];
@@ -303,11 +303,11 @@ fn is_at(event: &Published, at: &At) -> bool {
     }
 }
 
-/// A replica, or a file, has the same holds, with the same leases and times to live (G13).
+/// Checks that a replica, or a file, has the same holds, with the same leases and times to live (G13).
 pub(crate) fn are_alike(primary: &View, replica: &View) -> Verdict {
     for (at, lock) in primary {
         let copy = &replica[at];
-        // The queue is the primary's alone, and so are the leases that a connection keeps alive.
+        // Only the primary has the queue, and the leases that a connection pauses.
         let holds = |lock: &Lock| {
             let hold =
                 |h: &Holder| (h.owner.clone(), h.token, h.count, if h.is_paused { 0 } else { h.left_ms });

@@ -2,13 +2,13 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `asked.rs` | its answers when the engine asks |
-//! | `inside.rs` | what it has |
-//! | `sim.rs` | the server, and what happens to it: commands, turns, keys that go, clients that leave |
-//! | `keys.rs` | what the server's own commands do to keys |
+//! | `asked.rs` | its answers to the engine |
+//! | `inside.rs` | its state |
+//! | `sim.rs` | the server and its events: commands, turns, removed keys, closed connections |
+//! | `keys.rs` | the server's own commands on keys |
 //! | `bundles.rs` | transactions, scripts and WATCH |
-//! | `disk.rs` | what it saves and loads |
-//! | `look.rs` | what can be seen of it, and what must be so at rest |
+//! | `disk.rs` | its snapshots and files |
+//! | `look.rs` | its visible state, and its invariants at rest |
 
 mod asked;
 pub(crate) mod bundles;

@@ -1,6 +1,6 @@
-//! A simulated server. It behaves as a real one does where the engine could be wrong. It calls the engine back while a
-//! key is deleted or replaced, blocks clients and answers them in a later turn, and frees values late. It has clocks of
-//! its own that nothing but the test moves.
+//! A simulated server. It imitates a real one wherever the engine could be wrong. It calls the engine back while a
+//! key is deleted or replaced, blocks clients and answers them in a later turn, and frees values late. Only the test
+//! moves its clocks.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 
@@ -13,14 +13,14 @@ use crate::engine::{commands, confirm, describe, pump, replies, server_events, t
 use crate::lock::types::{ClientId, Moment};
 use crate::sim::server::inside::{At, Clockwork, Entry, Inside, PartBuf, Told, Value, Words, place};
 
-/// More turns than anything needs to come to rest.
+/// More turns than the server ever needs to come to rest.
 const TURNS_MAX: usize = 10_000;
 
 /// The reply to a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Said {
     Now(Vec<PartBuf>),
-    /// It is blocked, by this number.
+    /// The client is blocked; the number of the block.
     Later(u64),
 }
 
@@ -34,13 +34,13 @@ pub(crate) struct Sim {
     pub(crate) flags: Cell<Flags>,
     pub(crate) is_paused: Cell<bool>,
     pub(crate) refuses_writes: Cell<bool>,
-    /// The module receives the events of keys.
+    /// True if the module receives the events of keys.
     pub(crate) hears_keys: Cell<bool>,
     /// The time that passes with each look at the clock.
     pub(crate) us_per_look: Cell<u64>,
     /// The replies to blocked clients: number of the block, reply.
     pub(crate) answers: Vec<(u64, Vec<PartBuf>)>,
-    /// Values that a flush has left to be freed.
+    /// Values that a flush has left to free.
     pub(crate) unfreed: Vec<Value>,
 }
 
@@ -80,7 +80,7 @@ impl Sim {
         Self::started_as(Flags::default(), |_| ())
     }
 
-    /// A server with these settings.
+    /// Starts a server with these settings.
     pub(crate) fn started_as(flags: Flags, set: impl FnOnce(&Sim)) -> Self {
         let sim = Self::default();
         sim.flags.set(flags);
@@ -90,18 +90,18 @@ impl Sim {
         sim
     }
 
-    /// It is a replica from here on, or the primary, without being told.
+    /// Makes it a replica from here on, or the primary, without a notice to the module.
     pub(crate) fn set_role(&self, is_replica: bool) {
         self.flags.set(Flags { is_replica, ..self.flags.get() });
     }
 
-    /// Another server becomes the primary, or this one does.
+    /// Makes another server the primary, or this one.
     pub(crate) fn takes_role(&self, is_replica: bool) {
         self.set_role(is_replica);
         if is_replica { server_events::demoted(self) } else { server_events::promoted(self) }
     }
 
-    /// Lets grants and renewals be answered when the only replica has them, from here on.
+    /// From here on, answers grants and renewals only when the only replica has them.
     pub(crate) fn confirms(&self) {
         let settings = &self.shared().settings;
         settings.set_confirm(1);
@@ -122,17 +122,17 @@ impl Sim {
         self.inside.borrow_mut().connected.insert(client);
     }
 
-    /// A client sends this.
+    /// Sends a client's command.
     pub(crate) fn send(&mut self, client: u64, db: u32, text: &str) -> Said {
         self.asks(client, db, words(text))
     }
 
-    /// A client sends these words.
+    /// Sends a client's command, given in words.
     pub(crate) fn asks(&mut self, client: u64, db: u32, words: Words) -> Said {
         self.run(Some(client), db, words, self.flags.get())
     }
 
-    /// Has it carry out a fact. Returns the reply.
+    /// Applies a fact. Returns the reply.
     pub(crate) fn apply(&mut self, told: &Told) -> Vec<PartBuf> {
         let flags = Flags { is_fact: true, ..self.flags.get() };
         match self.run(None, told.db, told.words.clone(), flags) {
@@ -141,7 +141,7 @@ impl Sim {
         }
     }
 
-    /// Carries out a record, which must change something: a primary sends no others (G13).
+    /// Applies a record, which must change something: a primary sends no others (G13).
     pub(crate) fn obeys(&mut self, told: &Told) -> Result<(), String> {
         let before = self.inside.borrow().offset;
         let reply = self.apply(told);
@@ -199,12 +199,12 @@ impl Sim {
         }
     }
 
-    /// These values are freed by a thread of the server's own.
+    /// Leaves these values to a thread of the server's own, which frees them.
     pub(crate) fn leave_to_thread(&mut self, values: impl Iterator<Item = Value>) {
         self.unfreed.extend(values);
     }
 
-    /// A thread of the server's own frees the data of a flush.
+    /// Frees the data of a flush, as a thread of the server's own.
     pub(crate) fn free_late(&mut self) {
         for value in std::mem::take(&mut self.unfreed) {
             if let Value::Lock(lock) = value {
@@ -213,13 +213,13 @@ impl Sim {
         }
     }
 
-    /// Removes keys whose time to live has passed. On a replica they wait for its primary, and while a file is read
-    /// for its end.
+    /// Removes keys whose time to live has passed. A replica waits for its primary to do so, and a server that reads
+    /// a file waits for the end of it.
     pub(crate) fn expire_keys(&mut self) {
         while self.expires_one() {}
     }
 
-    /// Removes the first key whose time to live has passed. `false`: there is none.
+    /// Removes the first key whose time to live has passed. Returns false if there is none.
     pub(crate) fn expires_one(&mut self) -> bool {
         if !self.flags.get().decides() || self.is_paused.get() {
             return false;
@@ -239,7 +239,7 @@ impl Sim {
         true
     }
 
-    /// A client closes its connection. The server reports that before it releases the client's blocks.
+    /// Closes a client's connection. The server reports that before it releases the client's blocks.
     pub(crate) fn disconnect(&mut self, client: u64) {
         self.inside.borrow_mut().connected.remove(&client);
         let blocked: Vec<u64> = {
@@ -252,12 +252,12 @@ impl Sim {
         }
     }
 
-    /// A connection breaks, or its user is deleted: it is closed at the end of the turn, and nothing is sent there.
+    /// Breaks a connection, or deletes its user: it is closed at the end of the turn, and nothing is sent to it.
     pub(crate) fn cut_off(&self, client: u64) {
         self.inside.borrow_mut().closing.insert(client, false);
     }
 
-    /// A client asks for the end of its connection after its replies.
+    /// A client asks the server to close its connection after its replies.
     pub(crate) fn quit(&self, client: u64) {
         self.inside.borrow_mut().closing.insert(client, true);
     }
@@ -274,7 +274,7 @@ impl Sim {
         }
     }
 
-    /// CLIENT UNBLOCK: the client's reply, if it was blocked and not answered yet.
+    /// CLIENT UNBLOCK: sends the client's reply, if it was blocked and not answered yet.
     pub(crate) fn client_unblock(&mut self, client: u64) {
         let handle = {
             let inside = self.inside.borrow();
@@ -338,7 +338,7 @@ impl Sim {
         self.end_turn();
     }
 
-    /// Returns whether the next turn has nothing to do.
+    /// Returns true if the next turn has nothing to do.
     pub(crate) fn is_idle(&self) -> bool {
         let inside = self.inside.borrow();
         let now = Moment(inside.boot_us);
@@ -348,7 +348,7 @@ impl Sim {
         waits && alarm.is_none_or(|at| at > now)
     }
 
-    /// Turns until nothing is left to do at this moment. `false`: it never ends.
+    /// Runs turns until nothing is left to do at this moment. Returns false if that never ends.
     pub(crate) fn rests(&mut self) -> bool {
         for _ in 0..TURNS_MAX {
             self.turn();
@@ -360,7 +360,7 @@ impl Sim {
         false
     }
 
-    /// The engine counts the values that the server has in its keyspace, or has still to free.
+    /// Checks that the engine counts the values that the server has in its keyspace, or has still to free.
     fn must_count_values(&self) {
         let inside = self.inside.borrow();
         let in_keys = inside.keys.values().map(|entry| &entry.value);
@@ -368,7 +368,7 @@ impl Sim {
         assert_eq!(self.shared().values(), all as u64, "{:?} {:?}", inside.keys, self.unfreed);
     }
 
-    /// Returns whether the server's checks before it sleeps make no work for another turn.
+    /// Returns true if the server's checks before it sleeps make no work for another turn.
     fn sleeps(&self) -> bool {
         confirm::turn(self);
         self.is_idle()
@@ -380,7 +380,7 @@ impl Sim {
         inside.wall_us += ms * 1000;
     }
 
-    /// The engine's state, for a test to inspect between two steps.
+    /// Returns the engine's state, for a test to inspect between two steps.
     pub(crate) fn state(&self) -> Ref<'_, State<u64, Clockwork>> {
         self.state.borrow()
     }
@@ -389,15 +389,15 @@ impl Sim {
         self.state.borrow_mut()
     }
 
-    /// Takes a key out of the keyspace. The engine is called as by a real server: first when it leaves its name, then
-    /// when its value is freed.
+    /// Removes a key from the keyspace. The engine is called as by a real server: first when the value leaves its
+    /// name, then when it is freed.
     pub(crate) fn take(&self, at: &At) -> Option<Entry> {
         let entry = self.inside.borrow_mut().keys.remove(at)?;
         self.gone(&entry.value);
         Some(entry)
     }
 
-    /// A value leaves its name and is freed.
+    /// Removes a value from its name, and frees it.
     pub(crate) fn gone(&self, value: &Value) {
         if let Value::Lock(lock) = *value
             && !self.shared.is_letting_go(lock)
@@ -431,7 +431,7 @@ impl Sim {
         self.propagate(self.db.get(), words.iter().map(|word| word.to_vec()).collect());
     }
 
-    /// A real server may call the engine back from here: so the engine's state must not be borrowed.
+    /// Fails if the engine's state is borrowed, because a real server may call the engine back from here.
     pub(super) fn may_call_back(&self) {
         assert!(
             self.state.try_borrow_mut().is_ok(),
@@ -439,7 +439,7 @@ impl Sim {
         );
     }
 
-    /// Returns whether a key has expired that may not be deleted now: only a primary's records can see it.
+    /// Returns true if a key has expired that may not be deleted now: only a primary's records can see it.
     pub(crate) fn hides(&self, inside: &Inside, at: &At, entry: &Entry) -> bool {
         let flags = self.flags.get();
         let is_others = (flags.is_replica && !flags.is_fact) || inside.is_moving(at);

@@ -12,15 +12,15 @@ use crate::sim::single::input::{Answered, How, InFlight, Input, Keys, Outcome, R
 use crate::sim::single::server::{At, Name, name_of};
 use crate::sim::single::world::{Blocked, World};
 
-/// The client that gives locks up: an unnamed connection, which never waits.
+/// The client that releases locks: an unnamed connection, which never waits.
 const ANYBODY: u64 = u64::MAX;
 
-/// The number that follows a word of an error.
+/// Returns the number that follows a word of an error.
 fn number_in<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.split_whitespace().find_map(|word| word.parse().ok())
 }
 
-/// The reason why a request is refused, as its client reads it.
+/// Returns the reason why a request is refused, as its client reads it.
 fn refusal(keys: Keys, text: &str) -> Option<Refusal> {
     Some(match text.split(' ').next()? {
         "LOCKQUEUE" if text.contains("for this lock") => Refusal::QueueIsFull(number_in(text)?),
@@ -48,7 +48,7 @@ fn refusal(keys: Keys, text: &str) -> Option<Refusal> {
     })
 }
 
-/// The waits that an error lists. No name here has a quotation mark in it.
+/// Returns the waits that an error lists. No name here has a quotation mark in it.
 fn cycle(db: u32, text: &str) -> Vec<Link> {
     let names: Vec<&str> = text.split('\'').skip(1).step_by(2).collect();
     let link = |names: &[&str]| Link {
@@ -89,7 +89,7 @@ impl World {
         Ok(())
     }
 
-    /// A client asks for locks.
+    /// Sends a client's request for locks.
     fn ask(
         &mut self,
         keys: Keys,
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// The client is blocked: it waits in a queue, or it has its locks and waits for replicas.
+    /// Notes that the client is blocked: it waits in a queue, or it has its locks and waits for replicas.
     fn blocks(&mut self, handle: u64, at: At, owner: Name, client: u64) -> Result<Reply, String> {
         let (number, reply) = match self.server.progress(handle) {
             Progress::Confirming(Some(Answer::Granted { token, .. })) => (0, Reply::Granted(token)),
@@ -181,12 +181,12 @@ impl World {
         Ok(())
     }
 
-    /// Returns whether no server reads from this client now.
+    /// Returns true if no server reads from this client now.
     pub(crate) fn is_blocked(&self, client: u64) -> bool {
         self.blocked.values().any(|blocked| blocked.client == client)
     }
 
-    /// This connection; or, if that is blocked, another one of the same client.
+    /// Returns this connection or, if it is blocked, another one of the same client.
     pub(crate) fn one_that_is_heard(&self, client: u64) -> u64 {
         let mut client = client;
         while self.is_blocked(client) {
@@ -195,7 +195,7 @@ impl World {
         client
     }
 
-    /// The clients that have been answered in this step, and the replies that are on their way now.
+    /// Collects the clients that were answered in this step, and the replies that are under way now.
     pub(crate) fn answers(&mut self, out: &mut Outcome) -> Result<(), String> {
         let single = &self.server;
         for (&handle, blocked) in &mut self.blocked {
@@ -212,7 +212,7 @@ impl World {
                 out.answers.push(Answered { wait: number, at, client, answer });
             }
         }
-        // The order in which they were granted; their tokens show it.
+        // Sorted by tokens, which show the order of the grants.
         out.answers.sort_by_key(|answered| match answered.answer {
             Answer::Granted { token, .. } => token.get(),
             _ => 0,
@@ -221,7 +221,7 @@ impl World {
         Ok(())
     }
 
-    /// All answers that are on their way reach their clients.
+    /// Delivers all answers that are under way.
     pub(crate) fn send_answers(&mut self) {
         let (granted, owed) = (self.granted(), self.owed(false));
         self.server.send(None);
@@ -232,7 +232,7 @@ impl World {
         self.delivered.extend(sent.flat_map(|(_, holds)| holds).map(|hold| (hold.at, hold.token)));
     }
 
-    /// The blocked clients that are about to read a grant.
+    /// Returns the blocked clients that are about to read a grant.
     fn granted(&self) -> BTreeSet<u64> {
         let is_granted = |handle: &u64| {
             let progress = self.server.progress(*handle);
@@ -241,7 +241,7 @@ impl World {
         self.blocked.keys().copied().filter(is_granted).collect()
     }
 
-    /// A client that was answered is blocked no longer.
+    /// Releases the clients that were answered: they are no longer blocked.
     fn let_go_of_answered(&mut self, granted: &BTreeSet<u64>) {
         let (single, refused) = (&self.server, &mut self.refused);
         self.blocked.retain(|handle, blocked| {
@@ -253,7 +253,7 @@ impl World {
         });
     }
 
-    /// Does this, by which replies may come to be never sent.
+    /// Runs `act`, which may cause replies never to be sent.
     pub(crate) fn drops_replies(&mut self, out: &mut Outcome, act: impl FnOnce(&mut Self)) {
         let before = self.all_owed();
         act(self);
@@ -284,11 +284,11 @@ impl World {
             gone.flat_map(|(_, holds)| holds).map(|hold| (hold.at, hold.token)).collect::<Vec<_>>()
         };
         out.undelivered.extend(of_gone(confirming));
-        // An answer that waited for its turn comes sooner.
+        // An answer that waited for its turn is sent sooner.
         out.delivered.extend(of_gone(answered));
     }
 
-    /// The clients that wait for replicas, and the holds that their replies will name.
+    /// Returns the clients that wait for replicas, and the holds that their replies will name.
     pub(crate) fn confirming(&self) -> Vec<(u64, Vec<InFlight>)> {
         self.owed(true).into_iter().map(|(handle, holds)| (self.blocked[&handle].client, holds)).collect()
     }
@@ -297,8 +297,8 @@ impl World {
         self.owed(true).into_iter().chain(self.owed(false)).collect()
     }
 
-    /// The holds that the replies to blocked clients will name, by the numbers of their blocks: of those that wait for
-    /// replicas, or that are answered.
+    /// Returns the holds that the replies to blocked clients will name, by the numbers of their blocks: for clients
+    /// that wait for replicas, or for those that are answered.
     fn owed(&self, is_confirming: bool) -> BTreeMap<u64, Vec<InFlight>> {
         let mut all = BTreeMap::new();
         for (&handle, &Blocked { owner, client, .. }) in &self.blocked {

@@ -1,6 +1,6 @@
 //! One simulated server with the engine that ships, as the tests of the core drive it: models, random lives, stories.
 //!
-//! It moves only when asked to: answers reach their clients, and the pump runs, when a test says so.
+//! It acts only when asked to: answers reach their clients, and the pump runs, when a test says so.
 
 use std::cell::{Ref, RefMut};
 use std::rc::Rc;
@@ -26,9 +26,9 @@ pub(crate) enum Replied {
     Integer(u64),
     Null,
     Ok,
-    /// An owner that the server made up, and its token.
+    /// A minted owner and its token.
     Owner(Vec<u8>, u64),
-    /// It is blocked, by this number.
+    /// The client is blocked; the number of the block.
     Later(u64),
 }
 
@@ -36,13 +36,13 @@ pub(crate) enum Replied {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
     InQueue,
-    /// It has this, and is notified when the replicas have it, too.
+    /// It has this, and is notified once the replicas have acknowledged it.
     Confirming(Option<Answer>),
-    /// It is answered this; `None`: the server has let go of it in another way.
+    /// It has this answer. `None` if the server has released it in another way.
     Answered(Option<Answer>),
 }
 
-/// More runs than the pump needs for anything.
+/// More runs than the pump ever needs.
 const RUNS_MAX: usize = 1_000;
 
 impl Server {
@@ -54,7 +54,7 @@ impl Server {
         RefMut::map(self.sim.state_mut(), |state| &mut state.table)
     }
 
-    /// A client sends a command.
+    /// Sends a client's command.
     pub(crate) fn ask(&mut self, client: u64, db: u32, words: &[&str]) -> Result<Replied, String> {
         self.sim.connect(client);
         let words: Rc<[Vec<u8>]> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
@@ -74,7 +74,7 @@ impl Server {
         }
     }
 
-    /// A primary, or a file, says this, and it changes something.
+    /// Applies a fact from a primary or a file, which must change something.
     pub(crate) fn obeys(&mut self, told: &Told) -> Result<(), String> {
         self.sim.obeys(told)
     }
@@ -106,12 +106,12 @@ impl Server {
         std::mem::take(&mut self.sim.inside.borrow_mut().changed).into_iter().collect()
     }
 
-    /// Values of emptied databases that no thread has freed yet.
+    /// Returns values of emptied databases that no thread has freed yet.
     pub(crate) fn unfreed(&self) -> Vec<LockId> {
         self.sim.unfreed.iter().filter_map(Value::lock).collect()
     }
 
-    /// A thread frees them, and the engine buries them.
+    /// Frees them as a thread does, and lets the engine free their dead locks.
     pub(crate) fn free(&mut self) {
         self.sim.free_late();
         let decides = self.sim.flags.get().decides();
@@ -136,7 +136,7 @@ impl Server {
         }
     }
 
-    /// The connection of a client closes. A reply that was sent and not read is lost with it.
+    /// Closes the connection of a client. A reply that was sent and not read is lost with it.
     pub(crate) fn close(&mut self, client: u64) {
         self.sim.disconnect(client);
         self.send(Some(client));
@@ -147,7 +147,7 @@ impl Server {
         self.sim.end_turn();
     }
 
-    /// Answers reach their clients: all, or those of one of them.
+    /// Delivers answers to clients: to all, or to one of them.
     pub(crate) fn send(&mut self, only: Option<u64>) {
         let is_meant = |(handle, _): &(u64, Option<Reply>)| {
             let inside = self.sim.inside.borrow();
@@ -161,12 +161,12 @@ impl Server {
         self.sim.answers.clear();
     }
 
-    /// Returns whether the server still blocks a client under this number.
+    /// Returns true if the server still blocks a client under this number.
     pub(crate) fn is_blocked(&self, handle: u64) -> bool {
         self.sim.inside.borrow().blocked.contains_key(&handle)
     }
 
-    /// Returns whether the client waits for replicas, and the holds that its reply will name then, or names already.
+    /// Returns true if the client waits for replicas, and the holds that its reply will name then, or already names.
     pub(crate) fn owed(&self, handle: u64) -> (bool, Vec<(LockKeyBuf, Token)>) {
         let mut holds = Vec::new();
         let mut note = |reply: &Reply| {
@@ -199,7 +199,7 @@ impl Server {
         }
     }
 
-    /// Returns whether the pump will run unprompted for all pending work: now, if that needs no time to pass.
+    /// Returns true if the pump will run unprompted for all pending work: now, if that needs no time to pass.
     pub(crate) fn is_pump_asked(&self) -> bool {
         if self.sim.inside.borrow().pump_is_due {
             return true;
@@ -209,7 +209,7 @@ impl Server {
         needed.is_none_or(|needed| state.wake.alarm.at.is_some_and(|at| at <= needed.max(now)))
     }
 
-    /// The pump runs, as often as it asks for it. `false`: it never ends.
+    /// Runs the pump as often as it asks for it. Returns false if that never ends.
     pub(crate) fn pump(&self) -> bool {
         let now = self.sim.boot();
         let goes_off = {
@@ -229,7 +229,7 @@ impl Server {
         false
     }
 
-    /// The replicas say that they have everything.
+    /// Has the replicas acknowledge everything.
     pub(crate) fn acknowledges(&self) {
         let mut inside = self.sim.inside.borrow_mut();
         let offset = inside.offset;
@@ -252,7 +252,7 @@ impl Server {
         server_events::settings_changed(&self.sim, true);
     }
 
-    /// The setting; and a start, if one begins.
+    /// Sets the quarantine, and applies it as a start does if `is_start`.
     pub(crate) fn set_quarantine(&self, length_ms: u64, is_start: bool) {
         let settings = &self.sim.shared().settings;
         set_number(settings, "quarantine", length_ms as i64);
@@ -262,7 +262,7 @@ impl Server {
         }
     }
 
-    /// Nothing may be written, or not even that: the server is paused.
+    /// Sets whether the server refuses writes, or is even paused.
     pub(crate) fn set_writes(&self, are_refused: bool, is_paused: bool) {
         self.sim.refuses_writes.set(are_refused);
         self.sim.is_paused.set(is_paused);
@@ -277,7 +277,7 @@ impl Server {
         }
     }
 
-    /// The slot of a key goes to another server, or comes back.
+    /// Moves the slot of a key to another server, or back.
     pub(crate) fn set_elsewhere(&self, name: &'static str, is_elsewhere: bool) {
         let mut inside = self.sim.inside.borrow_mut();
         inside.slots.retain(|(other, _)| *other != name);
@@ -294,8 +294,7 @@ impl Server {
         self.ask(0, db, &["RESTORE", name, &payload])
     }
 
-    /// Restores a payload that is past its time: it is read, and no key comes to hold it. Returns whether a key was
-    /// there.
+    /// Restores a payload past its time: it is read, and no key comes to hold it. Returns true if a key was there.
     pub(crate) fn restore_too_late(
         &self,
         (db, name): (u32, &str),
@@ -313,14 +312,14 @@ impl Server {
         Ok(was_there)
     }
 
-    /// Returns the next owner that it mints. No two servers make up the same.
+    /// Returns the next owner that it mints. No two servers mint the same.
     pub(crate) fn next_owner(&self) -> [u8; MINTED_OWNER_BYTES] {
         let next = self.sim.new_owner();
         self.sim.inside.borrow_mut().last_owner -= 1;
         next
     }
 
-    /// The number of owners that it has minted.
+    /// Returns the number of owners that it has minted.
     pub(crate) fn owners(&self) -> u64 {
         self.sim.inside.borrow().last_owner
     }
@@ -333,7 +332,7 @@ impl Server {
     pub(crate) fn synchronise(&mut self, primary: &Self) -> Result<(), String> {
         let snapshot = primary.sim.save();
         self.sim.synchronise(&snapshot)?;
-        // The pump of the one that loads has nothing to decide.
+        // The pump of the loading server has nothing to decide.
         self.pump();
         Ok(())
     }

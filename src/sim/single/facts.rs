@@ -23,7 +23,7 @@ impl Reader {
         Self { table: Table::default(), existing: Existing::Nothing }
     }
 
-    /// Applies the record of a hold. Returns how many were said to be released.
+    /// Applies the record of a hold. Returns how many holds were reported as released.
     fn hold(&mut self, mode: Mode, owner: &[u8], number: u64) -> usize {
         let (token, binding) = (token(number), Binding::NONE);
         let hold = SavedHold { owner: owner.into(), token, left_ms: 50, count: 1, binding };
@@ -33,13 +33,13 @@ impl Reader {
         if let Change::Stored(lock) = step.change
             && let Existing::Lock(old) = std::mem::replace(&mut self.existing, Existing::Lock(lock))
         {
-            // The value that it replaces is freed.
+            // The value that was replaced is freed.
             self.table.forget_free(old);
         }
         fx.into_iter().filter(|effect| *effect == Effect::Publish(Event::Released)).count()
     }
 
-    /// The holders, with their tokens.
+    /// Returns the holders, with their tokens.
     fn holders(&self) -> Vec<(Vec<u8>, u64)> {
         let told = self.table.describe(NOW, K, self.existing, b"", usize::MAX).expect("held");
         let holds = told.holds.iter();
@@ -67,7 +67,7 @@ fn no_owner_holds_twice_and_no_token_is_anothers() {
         assert_eq!(reader.hold(Mode::Shared, owner, number), 0);
     }
     assert_eq!(reader.holders(), [(b"eve".to_vec(), 2), (b"ann".to_vec(), 3)]);
-    // An owner that holds alone holds alone, no matter who was there.
+    // An exclusive holder holds alone, no matter which holds there were.
     assert_eq!(reader.hold(Mode::Exclusive, b"bob", 4), 2);
     assert_eq!(reader.holders(), [(b"bob".to_vec(), 4)]);
     assert_eq!(reader.hold(Mode::Limit(9), b"ann", 5), 1);
@@ -75,7 +75,7 @@ fn no_owner_holds_twice_and_no_token_is_anothers() {
     assert_eq!((reader.table.locks(), reader.table.holds()), (1, 1));
 }
 
-/// Ann holds all of these now, as her primary granted it word for word.
+/// Makes ann hold all of these now, as her primary granted it word for word.
 fn take_all(
     table: &mut Table,
     existing: &mut [(LockKey<'static>, Existing)],
@@ -122,7 +122,7 @@ fn a_file_names_several_locks_by_one_request_or_each_with_its_token() {
         for (_, existing) in existing {
             assert_eq!(table.live_token(NOW, existing), Some(token(101)));
         }
-        // The same again, for longer.
+        // The same request again, with a longer lease.
         assert_eq!(records(&take_all(&mut table, &mut existing, 90)), as_asked);
         for (lock_key, existing) in existing {
             assert_eq!(table.live_token(NOW, existing), Some(token(101)));

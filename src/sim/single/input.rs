@@ -19,7 +19,7 @@ pub(crate) struct How {
 }
 
 impl How {
-    /// As the plain exclusive lock is asked for.
+    /// The options of a plain exclusive request.
     pub(crate) const PLAIN: Self =
         Self { mode: Mode::Exclusive, is_reentrant: false, binding: Binding::NONE, is_reservation: false };
 
@@ -37,7 +37,7 @@ impl Keys {
         Self([Some(at), None, None])
     }
 
-    /// The first three, each once.
+    /// Returns the first three, each once.
     pub(crate) fn of(all: &[At]) -> Self {
         let mut keys = [None; 3];
         let mut count = 0;
@@ -66,7 +66,7 @@ impl Keys {
         self.0[0]
     }
 
-    /// Returns whether these are the same, in any order.
+    /// Returns true if these are the same, in any order.
     pub(crate) fn is_same_set(self, other: Self) -> bool {
         self.len() == other.len() && self.iter().all(|at| other.contains(at))
     }
@@ -75,14 +75,14 @@ impl Keys {
 /// Everything that can happen to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Input {
-    /// LOCK.ACQUIRE. `wait`: BLOCK, `Some(0)` without limit; or QUEUE.
+    /// LOCK.ACQUIRE. `wait`: BLOCK, with `Some(0)` for no limit; or QUEUE.
     Acquire {
         at: At,
         owner: Name,
         lease_ms: u64,
         wait: Option<u64>,
         client: u64,
-        /// `*`: the server has just minted the owner, whose name is not in the client's own words.
+        /// `*`: the server has just minted the owner, which the client's own words do not name.
         minted: bool,
         how: How,
     },
@@ -120,30 +120,31 @@ pub(crate) enum Input {
     Expire(At),
     /// DUMP: the world keeps the last payload.
     Dump(At),
-    /// A payload comes from another server.
+    /// A payload arrives from another server.
     Payload {
         name: Name,
         owner: Name,
         token: Token,
         left_ms: u64,
         how: How,
-        /// Another owner that holds, with the next token and as much of a lease.
+        /// Another owner that holds the lock, with the next token and the same lease.
         beside: Option<Name>,
     },
     /// RESTORE REPLACE of the last payload.
     Restore(At),
-    /// RESTORE of the last payload with a time to live that has passed: the server reads the payload, and throws it
-    /// away.
+    /// RESTORE of the last payload with a time to live that has passed: the server reads the payload, and discards
+    /// it.
     RestoreTooLate(At),
     /// A connection is closed.
     Close(u64),
     /// CLIENT UNBLOCK: the server answers the client itself.
     Unblock(u64),
-    /// The user of this connection loses (or gets back) the right to wait for locks.
+    /// The user of this connection loses (or regains) the right to wait for locks.
     Forbid(u64, bool),
     /// The settings that the core applies.
     Limits(Limits),
-    /// The setting: how long nothing new is granted after a promotion, in milliseconds; and a start, if one begins.
+    /// The setting: how long nothing new is granted after a promotion, in milliseconds; and true if the server starts
+    /// with it.
     Quarantine(u64, bool),
     /// The setting: whether grants must be confirmed from now on.
     Confirm(bool),
@@ -151,17 +152,17 @@ pub(crate) enum Input {
     Confirmed,
     /// Sets whether the server accepts writes from now on.
     Writes(Writes),
-    /// The slot of this key goes to another node (or comes back).
+    /// The slot of this key moves to another node (or comes back).
     Elsewhere(At, bool),
     /// Time passes: microseconds. All messages under way to clients have arrived.
     Pass(u64),
     /// A user sets the wall clock.
     Wall(u64),
-    /// The event loop comes round to the pump.
+    /// The event loop runs the pump.
     Pump,
     /// The background thread has freed the values of lazy flushes.
     Free,
-    /// A replica synchronises in full, whose newest token from an earlier life is this far ahead.
+    /// A replica synchronizes in full. Its newest token from an earlier life is this far ahead.
     NewReplica(u64),
     /// A new append-only file begins.
     NewFile,
@@ -172,7 +173,7 @@ pub(crate) enum Input {
 }
 
 impl Input {
-    /// This input from a connection that the server reads: it does not read one that is blocked.
+    /// Returns this input from a connection that the server reads: it does not read a blocked one.
     pub(crate) fn heard(self, world: &World) -> Self {
         match self {
             Self::Acquire { at, owner, lease_ms, wait, client, minted, how } => {
@@ -191,7 +192,7 @@ impl Input {
         }
     }
 
-    /// The client that asks, if the server may not read from it now.
+    /// Returns the client that sends it, if the server may be unable to read from it now.
     pub(crate) const fn client(&self) -> Option<u64> {
         match *self {
             Self::Acquire { client, .. } | Self::AcquireMany { client, .. } | Self::Renew { client, .. } => {
@@ -224,7 +225,7 @@ pub(crate) enum Reply {
     /// It waits; the number of the wait.
     Waiting(u32),
     Refused(Refusal),
-    /// 1 or 0; for events: whether they could happen.
+    /// 1 or 0; for events: true if they could happen.
     Bool(bool),
     Token(Option<Token>),
 }

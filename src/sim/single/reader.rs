@@ -1,7 +1,7 @@
 //! The readers of a primary's stream: a replica, or an append-only file that is replayed (G13).
 //!
-//! A reader is a simulated server of its own, with its own clocks, that is fed with [`Told`]s. A replica may write
-//! an append-only file itself, from the output of *its* engine; that file is one more reader after it.
+//! A reader is a simulated server of its own, with its own clocks, which receives [`Told`]s. A replica may write an
+//! append-only file itself, from the output of *its* engine; that file is one more reader after it.
 
 use std::collections::VecDeque;
 
@@ -19,11 +19,11 @@ pub(crate) struct Reader {
     pub(crate) server: Server,
     /// The records that were sent and have not arrived yet.
     under_way: VecDeque<Told>,
-    /// True if it could count tokens by now. The reader of a new file cannot until one was named.
+    /// True if it can count tokens by now. The reader of a new file cannot until a record has named one.
     can_count: bool,
     /// The newest token of its earlier life.
     past: u64,
-    /// It reads a file, and not the stream.
+    /// True if it reads a file instead of the stream.
     pub(crate) is_of_file: bool,
     /// The append-only file of a replica.
     pub(crate) file: Option<Box<Self>>,
@@ -66,7 +66,7 @@ impl Reader {
         reader.is_of_file = true;
         let last = writer.table().last_token();
         let rewritten = writer.begin_file();
-        // A LOCK.TICK that may come after the first grant names the start of the count.
+        // A LOCK.TICK that may arrive after the first grant names the start of the count.
         reader.server.table_mut().clock().adopt(last, 0);
         rewritten.iter().try_for_each(|record| reader.apply(record))?;
         drop((reader.server.take_events(), reader.server.take_changed()));
@@ -76,12 +76,12 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The primary sends this record.
+    /// Sends this record from the primary.
     pub(crate) fn send(&mut self, record: Told) {
         self.under_way.push_back(record);
     }
 
-    /// Everything that was sent arrives.
+    /// Delivers everything that was sent.
     pub(crate) fn catch_up(&mut self) -> Result<(), String> {
         if self.under_way.is_empty() {
             return Ok(());
@@ -100,7 +100,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Time passes here too.
+    /// Lets time pass here, too.
     pub(crate) fn pass(&mut self, us: u64) {
         let Now { boot, wall_us } = self.server.now;
         self.server.set_now(Now { boot: Moment(boot.0 + us), wall_us });
@@ -123,7 +123,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The background thread has freed the values of emptied databases.
+    /// Frees the values of emptied databases, as the background thread.
     pub(crate) fn free(&mut self) {
         self.server.free();
         if let Some(file) = &mut self.file {
@@ -157,7 +157,7 @@ impl Reader {
         }
     }
 
-    /// The state that distinguishes its future behaviour.
+    /// Returns the state that distinguishes its future behavior.
     pub(crate) fn fingerprint(&self, primary: &Server) -> [u8; 3] {
         let file = self.file.as_ref().map_or(2, |file| u8::from(file.can_count));
         let is_ahead = self.server.table().last_token() > primary.table().last_token();
@@ -165,7 +165,7 @@ impl Reader {
         [u8::from(self.can_count) + of_file, file, u8::from(is_ahead)]
     }
 
-    /// The token from which it counts.
+    /// Returns the token from which it counts.
     pub(crate) fn told(&self) -> u64 {
         self.server.table_mut().clock().replicated_token()
     }
@@ -173,8 +173,8 @@ impl Reader {
 
 /// G13: compares a reader that has read everything with its primary.
 ///
-/// Leases that run because a connection has closed are reported when the primary `has_settled`; leases are not
-/// compared where a reader may rightly count them from before its primary does.
+/// Leases that run because a connection has closed are reported once the primary `has_settled`. Leases are not
+/// compared where a reader may rightly count them from an earlier time than its primary.
 pub(crate) fn check_keys(
     primary: &Server,
     reader: &Server,
@@ -218,7 +218,7 @@ fn check_key(
     }
     let holds = |saved: Option<SavedLock>| saved.map(|saved| saved.holds).unwrap_or_default();
     for (theirs, own) in holds(theirs).iter().zip(&holds(own)) {
-        // G2: no reader may think that less is left than the primary promised.
+        // G2: no reader may have a shorter remaining lease than the primary promised.
         if own.left_ms < theirs.left_ms && counts_alike {
             return Err(format!("G2: at {at} {theirs:?} is left, for a reader {own:?}"));
         }
@@ -226,7 +226,7 @@ fn check_key(
     Ok(())
 }
 
-/// A record always concerns one hold: another one at its place is left alone.
+/// A record always concerns one hold: another hold in its place is unchanged.
 #[test]
 fn a_fact_about_another_hold_changes_nothing() -> Result<(), String> {
     let at = At::new(0, "k");

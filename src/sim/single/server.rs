@@ -1,5 +1,6 @@
 //! A simulated server, run by the engine that ships, as the models, the random lives and the stories see it. It has a
-//! keyspace whose values are numbers of locks, and two clocks. Primary and readers of its stream are both made of it.
+//! keyspace whose values are numbers of locks, and two clocks. The primary and the readers of its stream are such
+//! servers.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,7 +14,7 @@ use crate::lock::types::{LockKey, Moment, Now, Token};
 use crate::sim::server::sim::Sim;
 use crate::sim::single::driven::Replied;
 
-/// A key, an owner: tests know all of theirs beforehand.
+/// A key or an owner: tests know all of theirs beforehand.
 pub(crate) type Name = &'static str;
 
 /// The database and name of a key.
@@ -64,7 +65,7 @@ impl Key {
     }
 }
 
-/// A change of keys that bypasses the core. It travels word for word.
+/// A change of keys that bypasses the core. It is replicated word for word.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Outside {
     /// DEL, UNLINK, eviction, the end of a user's EXPIRE.
@@ -76,7 +77,7 @@ pub(crate) enum Outside {
     /// FLUSHDB, or FLUSHALL for `None`. A lazy one frees the values later, on a background thread.
     Flush(Option<u32>, Lazy),
     Swap(u32, u32),
-    /// RESTORE REPLACE of a payload that was made under this name; `None`: of an empty lock.
+    /// RESTORE REPLACE of a payload that was made under this name; `None` for an empty lock.
     Restore(At, (Name, Option<SavedLock>)),
     /// PEXPIRE: the key expires far beyond the end of any run.
     Expire(At),
@@ -93,7 +94,7 @@ thread_local! {
     static NAMES: RefCell<HashMap<Box<[u8]>, Name>> = RefCell::default();
 }
 
-/// These bytes as a name that can be copied. Tests have few names.
+/// Returns these bytes as a name that can be copied. Tests have few names.
 pub(crate) fn name_of(bytes: &[u8]) -> Name {
     NAMES.with_borrow_mut(|names| {
         if let Some(name) = names.get(bytes) {
@@ -116,7 +117,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One with nothing in it.
+    /// Starts an empty server.
     pub(crate) fn started(boot: Moment, wall_us: u64, is_replica: bool) -> Self {
         let flags = Flags { is_replica, ..Flags::default() };
         let sim = Sim::started_as(flags, |sim| {
@@ -126,13 +127,13 @@ impl Server {
         Self { sim, now: Now { boot, wall_us }, keys: BTreeMap::new(), mortal: BTreeSet::new() }
     }
 
-    /// The newest token, and the one that readers of its stream know of.
+    /// Returns the newest token, and the newest one that readers of its stream know.
     pub(crate) fn tokens(&self) -> (u64, u64) {
         let mut table = self.table_mut();
         (table.last_token(), table.clock().replicated_token())
     }
 
-    /// A user sets a clock, or time passes.
+    /// Sets its clocks, because a user does so or time passes.
     pub(crate) fn set_now(&mut self, now: Now) {
         self.now = now;
         let mut inside = self.sim.inside.borrow_mut();
@@ -158,12 +159,12 @@ impl Server {
         }
     }
 
-    /// The reply of LOCK.FENCE for the lock.
+    /// Returns the reply of LOCK.FENCE for the lock.
     pub(crate) fn live_token(&self, at: At) -> Option<Token> {
         self.table().live_token(self.now.boot, self.existing(at))
     }
 
-    /// The description of the lock in INFO, with at most `shown_max` of its holders and as many of its waiters.
+    /// Returns the description of the lock in INFO, with at most `shown_max` of its holders and of its waiters.
     pub(crate) fn described(&self, at: At, shown_max: usize) -> Option<Description<'static>> {
         let table = self.table();
         let told = table.describe(self.now.boot, at.lock_key(), self.existing(at), b"", shown_max)?;
@@ -183,13 +184,13 @@ impl Server {
         Some(Description { mode, holders, holds, waiters, queue })
     }
 
-    /// Returns whether the lock has expired leases that a command leaves to the pump, because the lock has many
+    /// Returns true if the lock has expired leases that a command leaves to the pump, because the lock has many
     /// holders.
     pub(crate) fn leaves_ends_to_the_pump(&self, at: At) -> bool {
         matches!(self.keys.get(&at), Some(Key::Lock(id)) if self.table().leaves_ends_to_the_pump(self.now.boot, *id))
     }
 
-    /// The content of a dump of the key, live or not.
+    /// Returns the content of a dump of the key, live or not.
     pub(crate) fn saved(&self, at: At) -> Option<SavedLock> {
         match self.keys.get(&at) {
             Some(Key::Lock(id)) => self.table().save(self.now.boot, *id),
@@ -197,12 +198,12 @@ impl Server {
         }
     }
 
-    /// Returns whether this is the token of a live hold: LOCK.FENCE with a token.
+    /// Returns true if this is the token of a live hold: LOCK.FENCE with a token.
     pub(crate) fn is_live(&self, at: At, token: Token) -> bool {
         self.table().is_live(self.now.boot, self.existing(at), token)
     }
 
-    /// Applies this to the keys if possible, and returns whether it was.
+    /// Applies this to the keys if possible. Returns true if it was possible.
     pub(crate) fn outside(&mut self, what: &Outside) -> Result<bool, String> {
         /// Far beyond the end of any run, in milliseconds of the wall clock.
         const NEVER_MS: &str = "9000000000000000";
@@ -229,7 +230,7 @@ impl Server {
 
     /// Checks the core's own records.
     pub(crate) fn check(&self) -> Result<(), String> {
-        // Values that are not freed yet, under no name any more: the table's locks of them are empty.
+        // The table's locks of values that are not freed yet, and have no name any more, are empty.
         let mut unfreed = self.unfreed();
         let table = self.table();
         table.keep_known(&mut unfreed);

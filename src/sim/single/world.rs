@@ -18,13 +18,13 @@ use crate::sim::single::server::{At, Key, Name, Outside, Server, name_of};
 /// A client that is blocked, until its answer has reached it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocked {
-    /// The number of its wait in a queue; 0: it was granted at once, and waits for replicas.
+    /// The number of its wait in a queue; 0 if it was granted at once, and waits for replicas.
     pub(crate) number: u32,
-    /// The first one, if there are several.
+    /// Its first key, if there are several.
     pub(crate) at: At,
     pub(crate) owner: Name,
     pub(crate) client: u64,
-    /// It knows nothing yet, and no outcome mentioned its changes.
+    /// True if it was not notified yet, and no outcome mentioned its changes.
     pub(crate) is_open: bool,
 }
 
@@ -42,27 +42,27 @@ pub(crate) struct World {
     /// The holds named by replies that were sent in the running step.
     pub(crate) delivered: Vec<(At, Token)>,
     pub(crate) elsewhere: BTreeSet<At>,
-    /// Microseconds since the world began: the time that no server knows.
+    /// Microseconds since the world began, a time that no server knows.
     pub(crate) time: u64,
-    /// Clients that are blocked, by the number that the server has for it.
+    /// Blocked clients, by the server's number for the block.
     pub(crate) blocked: BTreeMap<u64, Blocked>,
     /// The clients, with the owners they asked for, whose waits ended in this step with no grant.
     pub(crate) refused: BTreeSet<(u64, Name)>,
     pub(crate) wait_count: u32,
-    /// The last payload: the name that it was made under, and its content.
+    /// The last payload: the name under which it was made, and its content.
     pub(crate) dump: Option<(Name, Option<SavedLock>)>,
     /// All owners that any input named.
     pub(crate) owners: BTreeSet<Name>,
-    /// Everything may be written, and that was so when the pump came last.
+    /// True if everything may be written, and could be when the pump last ran.
     pub(crate) was_open: bool,
-    /// Leases that the pump left alone because their slot is not ours: when it looks again.
+    /// The times at which the pump rechecks leases that it left alone because their slot is not ours.
     pub(crate) postponed: BTreeMap<At, u64>,
 }
 
 /// The default distance that a token from outside may be ahead of the wall clock.
 pub(crate) const TOKEN_LEAD_US_MAX: u64 = 60_000_000;
 
-/// The names of the keys that are there, or were.
+/// Returns the names of the keys that exist or existed.
 fn all_names<'a>(before: &'a BTreeMap<At, Key>, now: &'a BTreeMap<At, Key>) -> Vec<&'a [u8]> {
     before.keys().chain(now.keys()).map(|at| at.name.as_bytes()).collect()
 }
@@ -71,7 +71,7 @@ fn all_names<'a>(before: &'a BTreeMap<At, Key>, now: &'a BTreeMap<At, Key>) -> V
 const LOOK_AGAIN_MS: u64 = 1_000;
 
 impl World {
-    /// A server with nothing in it.
+    /// Returns an empty server.
     pub(crate) fn new(boot_us: u64, wall_us: u64) -> Self {
         Self {
             server: Server::started(Moment(boot_us), wall_us, false),
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Lets this happen.
+    /// Applies this input.
     pub(crate) fn step(&mut self, input: &Input) -> Result<Outcome, String> {
         tuning::begin_step();
         self.refused.clear();
@@ -124,7 +124,7 @@ impl World {
         Ok(out)
     }
 
-    /// The changes of keys: the keys that exist now, and the changes that the server signalled.
+    /// Collects the changes of keys: the keys that exist now, and the changes that the server signalled.
     fn changes(&mut self, out: &mut Outcome) {
         let before = std::mem::take(&mut self.server.keys);
         let was_mortal = std::mem::take(&mut self.server.mortal);
@@ -227,7 +227,7 @@ impl World {
         Ok(())
     }
 
-    /// Time passes, and the messages on their way to clients arrive.
+    /// Lets time pass, in which the messages on their way to clients arrive.
     fn pass(&mut self, us: u64) {
         self.send_answers();
         self.time += us;
@@ -278,7 +278,7 @@ impl World {
         Ok(())
     }
 
-    /// A turn of the event loop: answers reach their clients, then the pump runs.
+    /// Runs a turn of the event loop: answers reach their clients, then the pump runs.
     fn pump(&mut self, out: &mut Outcome) -> Result<(), String> {
         self.drops_replies(out, |world| world.server.looks_at_replicas());
         self.send_answers();
@@ -296,7 +296,7 @@ impl World {
         Err("G3, G6: the pump never comes to an end".to_owned())
     }
 
-    /// Returns whether a lease has expired here, or a hold must be revoked.
+    /// Returns true if a lease has expired here, or a hold must be revoked.
     fn has_ended(&self, at: At, saved: &SavedLock) -> bool {
         let is_to_revoke = |token| match self.server.keys.get(&at) {
             Some(&Key::Lock(lock)) => self.server.table().outstanding(lock, token) == Some(0),
@@ -305,7 +305,7 @@ impl World {
         saved.holds.iter().any(|hold| !self.server.is_live(at, hold.token) || is_to_revoke(hold.token))
     }
 
-    /// A payload comes from another server.
+    /// Receives a payload from another server.
     fn receive(&mut self, input: &Input) {
         let Input::Payload { name, owner, token, left_ms, how, beside } = *input else {
             return;
@@ -325,37 +325,37 @@ impl World {
         self.dump = Some((name, Some(SavedLock { mode: how.mode, holds })));
     }
 
-    /// Returns whether the server refuses to run commands that write here.
+    /// Returns true if the server refuses to run commands that write here.
     pub(crate) fn refuses(&self, at: At) -> bool {
         self.writes != Writes::Allowed || self.elsewhere.contains(&at)
     }
 
-    /// Returns whether a lease is longer than the quarantine, so that no server could wait until it ends.
+    /// Returns true if a lease is longer than the quarantine, so that no server could wait until it ends.
     pub(crate) const fn is_longer_than_quarantine(&self, lease_ms: u64) -> bool {
         self.quarantine_ms > 0 && lease_ms > self.quarantine_ms
     }
 
-    /// The highest token that is taken from outside now (G14).
+    /// Returns the highest token that is accepted from outside now (G14).
     pub(crate) fn highest_from_outside(&self) -> u64 {
         self.server.table().last_token().max(self.server.now.wall_us + TOKEN_LEAD_US_MAX)
     }
 
-    /// Returns whether the key holds another type.
+    /// Returns true if the key holds another type.
     pub(crate) fn is_other(&self, at: At) -> bool {
         self.server.keys.get(&at) == Some(&Key::Other)
     }
 
-    /// Returns whether the pump does not end leases here, or has not looked since it may again.
+    /// Returns true if the pump does not end leases here, or has not run since it may again.
     pub(crate) fn is_left_alone(&self, at: At) -> bool {
         self.elsewhere.contains(&at) || self.postponed.get(&at).is_some_and(|&until| self.time < until)
     }
 
-    /// The owner with this name, if any input named it.
+    /// Returns the owner with this name, if any input named it.
     pub(crate) fn owner(&self, owner: &[u8]) -> Option<Name> {
         self.owners.iter().copied().find(|known| known.as_bytes() == owner)
     }
 
-    /// The next owner that the server mints.
+    /// Returns the next owner that the server mints.
     pub(crate) fn next_owner(&self) -> Name {
         name_of(&self.server.next_owner())
     }
@@ -369,7 +369,7 @@ impl World {
         Ok(())
     }
 
-    /// The value that RESTORE makes of the last payload under this name.
+    /// Returns the value that RESTORE makes of the last payload under this name.
     fn payload_for(&self, at: At) -> Option<Result<Option<SavedLock>, String>> {
         let (name, saved) = self.dump.as_ref()?;
         let mut blocks = Vec::new();
@@ -414,7 +414,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything sent arrives everywhere.
+    /// Delivers everything that was sent.
     pub(crate) fn catch_up(&mut self) -> Result<(), String> {
         self.readers.iter_mut().try_for_each(Reader::catch_up)
     }
@@ -432,7 +432,7 @@ impl World {
         self.readers.iter().try_for_each(|reader| reader.check(&self.server, told, has_settled))
     }
 
-    /// The location of a lock that the engine names.
+    /// Returns the location of a lock that the engine names.
     pub(crate) fn at(lock_key: LockKey<'_>) -> At {
         At::new(lock_key.db, name_of(lock_key.name))
     }

@@ -1,5 +1,6 @@
-//! The bound on the search for deadlocks (G11): anything beyond it counts as able to come true. The bound on the count
-//! of one owner. The bounds on the reservations that lapse in one step, and on the waiters that one step serves.
+//! Tests of bounds. The search for deadlocks (G11) assumes that everything beyond its bound can be granted. One
+//! owner can hold a lock a limited number of times. One step lets a limited number of reservations lapse, and serves
+//! a limited number of waiters.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::lock::types::{Binding, COUNT_MAX, LockKey, Mode, Moment, Now, Token};
 const NOW: Now = Now { boot: Moment(1_000_000), wall_us: 1_000_000 };
 const MORE: u32 = STEPS_MAX as u32 + 8;
 
-/// Locks and owners that are numbers.
+/// A world whose locks and owners are numbers.
 struct World {
     table: Table,
     keys: BTreeMap<u32, Existing>,
@@ -29,7 +30,7 @@ impl World {
         Self { table, keys: BTreeMap::new() }
     }
 
-    /// An owner asks for a lock, and waits for it if it must.
+    /// Requests a lock for an owner, which waits for it if it must.
     fn ask(&mut self, owner: u32, key: u32, mode: Mode) -> Acquired {
         let client = u64::from(owner) << 32 | u64::from(key);
         let (owner, name) = (owner.to_le_bytes(), key.to_le_bytes());
@@ -73,7 +74,7 @@ fn a_long_cycle_is_found_and_one_beyond_the_limit_of_steps_is_not() {
 
 #[test]
 fn a_search_among_very_many_holders_looks_at_those_that_wait() {
-    // As many others wait, elsewhere; if those are too many to be examined, the search ends before it finds the one.
+    // As many others wait, elsewhere. If those are too many to examine, the search ends before it finds the one.
     for (holders, others, is_found) in
         [(STEPS_MAX as u32 / 2, 0, true), (MORE, 0, true), (MORE, 100, true), (MORE, MORE, false)]
     {
@@ -109,7 +110,7 @@ fn a_reader_beyond_the_most_readers_waits_for_them() {
     }
 }
 
-/// `COUNT_MAX` is far beyond the counts of tests: a payload brings such a hold.
+/// Tests `COUNT_MAX`, which is far beyond the counts of tests: a payload brings such a hold.
 #[test]
 fn an_owner_at_the_highest_count_is_refused() {
     for (count, is_refused) in [(COUNT_MAX - 1, false), (COUNT_MAX, true)] {
@@ -144,7 +145,7 @@ fn reservations_that_lapse_together_end_a_few_in_a_step() {
         let _ = table.acquire(NOW, key_ref, request, &mut |_| Decision::Granted, &mut fx);
     }
     assert_eq!((table.waiters(), table.next_task()), (6, None));
-    // Ann's lease has expired, too: bob is next, and gets the lock when all who were ahead of him are gone.
+    // Ann's lease has expired, too. Bob is next, and is granted the lock once all waiters ahead of him have left.
     let later = Now { boot: NOW.boot.plus_ms(60), ..NOW };
     for left in [4, 2] {
         let step = table.settle(later, key_ref, None, &mut |_| Decision::Granted, &mut fx);
@@ -156,7 +157,7 @@ fn reservations_that_lapse_together_end_a_few_in_a_step() {
     assert_eq!(table.next_task(), None);
 }
 
-/// A writer that holds the lock, and many who wait for it so.
+/// Returns a writer that holds the lock, and many waiters for it in this mode.
 fn with_waiters(count: u32, mode: Mode) -> (World, KeyRef<'static>) {
     let mut world = World::new();
     world.holds(0, 0, Mode::Exclusive);
@@ -206,7 +207,7 @@ fn many_readers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
     assert_eq!((table.waiters(), table.next_task()), (0, None));
 }
 
-/// No newcomer passes those who are not examined yet, no matter who frees the lock.
+/// No newcomer passes waiters that are not examined yet, no matter who releases the lock.
 #[test]
 fn many_writers_who_may_not_have_the_lock_are_refused_some_in_a_step() {
     let (mut world, mut key_ref) = with_waiters(150, Mode::Exclusive);
@@ -251,7 +252,7 @@ fn a_search_that_has_looked_at_many_still_finds_the_one_who_waits_among_very_man
     for owner in 1..=MORE {
         world.holds(owner, 0, Mode::Shared);
     }
-    // The search examines these first, as they are ahead.
+    // The search examines these first, because they are ahead.
     for reader in 1..=readers {
         world.waits(writer + reader, 1, Mode::Shared);
     }
@@ -268,7 +269,7 @@ fn a_search_that_has_reached_its_bound_examines_no_further_holders() {
         for owner in 1..=holders {
             world.holds(owner, 0, Mode::Shared);
         }
-        // The search goes through the holders: the waiters are more than it may examine.
+        // The search goes through the holders: there are more waiters than it may examine.
         for owner in 1..=20 {
             world.waits(owner, 1, Mode::Exclusive);
         }

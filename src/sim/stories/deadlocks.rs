@@ -1,7 +1,7 @@
-//! G11 in a small world that is full of it: four owners, three locks of all kinds, several waits of each owner,
-//! and nothing but asking and giving up. Every answer is compared with a search by brute force. It acts out how
-//! every owner gives up everything as soon as it can (see [`crate::sim::checkers::book::Scene::comes_true`]). An owner that is
-//! refused would have waited for ever, and one that waits does not.
+//! G11 in a small world full of cycles: four owners, three locks of all kinds, several waits of each owner, and
+//! nothing but requests and releases. Every answer is compared with a brute-force search. It acts out how every owner
+//! releases everything as soon as it can (see [`crate::sim::checkers::book::Scene::comes_true`]). An owner that is
+//! refused would have waited forever, and one that waits does not.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const OWNERS: [Name; 6] = ["ann", "bob", "cem", "dee", "eve", "fay"];
 const PLACES: [At; 5] = [At::new(0, "k"), At::new(0, "m"), At::new(0, "n"), At::new(0, "o"), At::new(0, "p")];
 const LEASE_MS: u64 = 60_000;
 
-/// A random input in a world of `owners` owners, with a lock of each of these kinds.
+/// Returns a random input in a world of `owners` owners, with a lock of each of these kinds.
 fn input(random: &mut Random, owners: usize, modes: &[Mode]) -> Input {
     let (owner, which) = (random.of(&OWNERS[..owners]), random.below(modes.len() as u64) as usize);
     let at = PLACES[which];
@@ -51,7 +51,7 @@ fn input(random: &mut Random, owners: usize, modes: &[Mode]) -> Input {
     }
 }
 
-/// The kind of wait that was refused.
+/// Returns the kind of wait that was refused.
 fn kind_of(input: &Input) -> &'static str {
     match *input {
         Input::AcquireMany { .. } => "several",
@@ -64,7 +64,7 @@ fn kind_of(input: &Input) -> &'static str {
     }
 }
 
-/// Runs all of them, and counts the refusals. The judge says whether it was right.
+/// Runs all of them, and counts the refusals. The judge decides if each was right.
 fn refusals() -> Result<BTreeMap<&'static str, usize>, String> {
     let mut refused: BTreeMap<&str, usize> = BTreeMap::new();
     for seed in 0..LIVES {
@@ -101,7 +101,7 @@ fn a_wait_is_refused_if_and_only_if_it_would_never_end() -> Result<(), String> {
     if missing.is_empty() { Ok(()) } else { Err(format!("hardly ever: {missing:?}")) }
 }
 
-/// A search that ends early misses deadlocks, the more the earlier it ends, and never sees one that is none.
+/// A search that ends early misses deadlocks, more of them the earlier it ends, and never reports a false one.
 #[test]
 fn a_search_that_ends_early_refuses_nothing_that_would_end() -> Result<(), String> {
     let mut missed = usize::MAX;
@@ -143,7 +143,7 @@ impl Graph {
         step.reply
     }
 
-    /// Wants all of these locks at once.
+    /// Requests all of these locks at once.
     fn acquire_all(&mut self, locks: &[usize], owner: usize) -> Acquired {
         let (names, owner): (Vec<_>, _) =
             (locks.iter().map(|&lock| name('l', lock)).collect(), name('o', owner));
@@ -165,7 +165,8 @@ impl Graph {
         reply
     }
 
-    /// Each owner holds the lock of its number, and waits for the next one. The owners ahead come last.
+    /// Returns a graph in which each owner holds the lock of its number and waits for the next one. The owners ahead
+    /// come last.
     fn chain(size: usize) -> Self {
         let mut graph = Self::default();
         for n in 0..=size {
@@ -178,7 +179,7 @@ impl Graph {
         graph
     }
 
-    /// The number of visits in the search for this request, and the result.
+    /// Returns the number of visits in the search for this request, and the result.
     fn visits(&mut self, request: impl FnOnce(&mut Self) -> Acquired) -> (usize, Acquired) {
         visits::take();
         let reply = request(self);
@@ -194,13 +195,13 @@ const VISITS_MAX: usize = 12;
 #[test]
 fn the_search_grows_with_what_there_is_and_not_faster() {
     for size in [100, 500, 1_000, 2_000] {
-        // The last one can continue, and after it all others: found in the order that is worst for a search in theirs.
+        // The last one can continue, and then all others: the worst order for a search that goes by their numbers.
         let mut graph = Graph::chain(size);
         let newcomer = size + 1;
         let (visits, reply) = graph.visits(|graph| graph.acquire(0, newcomer, Mode::Exclusive, true));
         assert!(matches!(reply, Acquired::Waiting(_)));
         assert!((size..VISITS_MAX * size).contains(&visits), "{visits} for a chain of {size}");
-        // A request that closes the cycle of all of them.
+        // This request closes the cycle of all of them.
         let (visits, reply) = graph.visits(|graph| graph.acquire(0, size, Mode::Exclusive, true));
         assert_eq!(reply, DEADLOCK);
         assert_eq!(graph.table.take_cycle().len(), size + 1);
@@ -234,7 +235,7 @@ fn requests_for_the_same_many_locks_do_not_look_through_each_other() {
     for owner in 1..=900 {
         let (visits, reply) = graph.visits(|graph| graph.acquire_all(&names, owner));
         assert!(matches!(reply, Acquired::Waiting(_)), "{owner}: {reply:?}");
-        // The holder waits for nothing, so each request is examined with its names: its neighbour and the holder.
+        // The holder waits for nothing, so each request is examined with its names: its neighbor and the holder.
         let linear = VISITS_MAX * NAMES * (owner + 1);
         assert!(visits < linear.min(VISITS_MAX * STEPS_MAX), "{visits} for one more behind {owner}");
     }
@@ -257,7 +258,7 @@ fn a_deadlock_through_requests_for_many_locks_is_found() {
         assert!(matches!(reply, DEADLOCK | Acquired::Waiting(_)), "{reply:?}");
         reply == DEADLOCK
     };
-    // Each of them costs three steps a name: the name, the neighbour and the holder.
+    // Each of them costs three steps for each name: the name, the neighbor and the holder.
     let found = [0, 1, 2, 10, 20, STEPS_MAX / NAMES].map(is_found);
     assert_eq!(found, [true, true, true, true, true, false]);
 }

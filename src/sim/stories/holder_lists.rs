@@ -1,5 +1,5 @@
-//! Locks with dozens of holders: beyond a few, the core finds them in another way, and no longer examines each of them
-//! in every step.
+//! Locks with dozens of holders: beyond a few, the core finds them in another way, and no longer examines each of
+//! them in every step.
 
 use crate::lock::tests::random::Random;
 use crate::lock::types::{Binding, Mode, Token};
@@ -10,7 +10,7 @@ use crate::sim::single::world::World;
 
 const K: At = At::new(0, "k");
 
-/// Holders come and go, one by one and all at once, until there have been few and many of them several times.
+/// Adds and removes holders, one by one and all at once, until there have been few and many of them several times.
 fn live(seed: u64, mode: Mode) -> Result<usize, String> {
     let owners: Vec<Name> = (0..40).map(|n| &*format!("owner-{n}").leak()).collect();
     let (mut random, mut world, mut judge) = (Random::new(seed), World::new(1_000_000, 0), Judge::default());
@@ -29,7 +29,7 @@ fn live(seed: u64, mode: Mode) -> Result<usize, String> {
         };
         let how = How { mode, is_reentrant: false, binding, is_reservation: false };
         let token = world.server.live_token(K).filter(|_| random.percent(20));
-        // In a long list of holders the pump ends expired holds; it comes at once.
+        // In a large list, the pump ends expired holds; it runs at once.
         let is_pump_next = std::mem::take(&mut has_passed);
         let input = match random.below(100) {
             _ if is_pump_next => Input::Pump,

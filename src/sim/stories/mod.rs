@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `scenario.rs` | plays `testdata/*.txt`, one story a file |
 //! | `wording.rs` | the words of the stories |
-//! | `regression.rs` | bugs that the others found |
-//! | `bounds.rs` | how far a search for deadlocks goes |
-//! | `deadlocks.rs` | a small world full of deadlocks, against a search by brute force |
+//! | `regression.rs` | bugs that the other tests found |
+//! | `bounds.rs` | the bounds of a search for deadlocks, and of one step |
+//! | `deadlocks.rs` | a small world full of deadlocks, against a brute-force search |
 //! | `holder_lists.rs` | locks with dozens of holders |
-//! | `views.rs` | what the server asks the table |
+//! | `views.rs` | the server's queries of the table |
 
 mod bounds;
 mod deadlocks;

@@ -12,7 +12,7 @@ const fn acquire(owner: &'static str, client: u64) -> Input {
     Input::Acquire { at: K, owner, lease_ms: 30_000, wait: Some(0), client, minted: false, how: How::PLAIN }
 }
 
-/// Lets all this happen before the judge.
+/// Runs these inputs before the judge.
 fn live(inputs: &[Input]) -> Result<(), String> {
     let (mut world, mut judge) = (World::new(1_000_000, 1_000_000), Judge::default());
     for input in inputs {
@@ -23,8 +23,8 @@ fn live(inputs: &[Input]) -> Result<(), String> {
     Ok(())
 }
 
-/// Bob's grant is on its way when his first connection closes; he has asked again on a second one and received the
-/// lock. It must not be taken away from him (G1, G9, G10).
+/// Bob's grant is under way when his first connection closes. He has repeated his request on a second one and
+/// received the lock. It must not be revoked (G1, G9, G10).
 #[test]
 fn a_grant_that_its_owner_knows_of_is_not_taken_back() -> Result<(), String> {
     let release = Input::Release { at: K, owner: "alice", token: None };
@@ -34,7 +34,7 @@ fn a_grant_that_its_owner_knows_of_is_not_taken_back() -> Result<(), String> {
     live(&[&all[..], &[renew, Input::Pump]].concat())
 }
 
-/// Bob waits, and a RESTORE makes him hold: `Table::check` itself says that this must not be.
+/// Bob waits, and a RESTORE makes him a holder: `Table::check` itself rejects that state.
 #[test]
 fn an_owner_does_not_wait_for_what_it_holds() -> Result<(), String> {
     let token = Token::new(2_000_000).ok_or("no token")?;
@@ -43,8 +43,8 @@ fn an_owner_does_not_wait_for_what_it_holds() -> Result<(), String> {
     live(&[acquire("alice", 1), acquire("bob", 2), payload, Input::Restore(K), Input::Pump])
 }
 
-/// Bob waits to hold alone, carol waits after him to read, and a RESTORE makes her one of two readers. She receives
-/// the grant, though no request passes bob (G9).
+/// Bob waits for the exclusive lock, carol waits after him to share it, and a RESTORE makes her one of two readers.
+/// She receives the grant, though no request passes bob (G9).
 #[test]
 fn an_owner_behind_another_does_not_wait_for_what_it_holds() -> Result<(), String> {
     let token = Token::new(2_000_000).ok_or("no token")?;
@@ -54,8 +54,8 @@ fn an_owner_behind_another_does_not_wait_for_what_it_holds() -> Result<(), Strin
     live(&[&waits[..], &[payload, Input::Restore(K), Input::Pump]].concat())
 }
 
-/// A RESTORE brought bob's hold while he waited, so his wait was answered; that answer got lost. The client that made
-/// the payload knows of the hold all the same: it must not be revoked (G10).
+/// A RESTORE brought bob's hold while he waited, so his wait was answered, and that answer was lost. The client that
+/// made the payload knows of the hold all the same: it must not be revoked (G10).
 #[test]
 fn a_restored_hold_is_not_taken_back() -> Result<(), String> {
     let token = Token::new(2_000_000).ok_or("no token")?;
@@ -72,7 +72,7 @@ fn a_restored_hold_is_not_taken_back() -> Result<(), String> {
     live(&[&told[..], &[Input::Close(2), Input::Pump]].concat())
 }
 
-/// Alice's lease ends, bob's waiting request is granted and his retry on another connection comes, all in one step.
+/// Alice's lease ends, bob's waiting request is granted and his retry on another connection arrives, all in one step.
 /// The hold is bound to the newer connection, and does not end with the older one.
 #[test]
 fn a_retry_moves_the_binding_of_a_grant_of_the_same_step() -> Result<(), String> {
@@ -107,8 +107,8 @@ fn a_retry_moves_the_binding_of_a_grant_of_the_same_step() -> Result<(), String>
     ])
 }
 
-/// Carol waits for two locks, and bob after her for one of them, which is free. The slot of the other one leaves, and
-/// she is sent on: it is bob's turn (G6), though nothing else ever happens.
+/// Carol waits for two locks, and bob after her for one of them, which is free. The slot of the other one moves away,
+/// and she is redirected. Bob is next (G6), although no other event ever comes.
 #[test]
 fn a_waiter_after_a_redirected_request_for_several_is_next() -> Result<(), String> {
     let m = At::new(0, "m");
@@ -142,8 +142,8 @@ fn a_waiter_after_a_redirected_request_for_several_is_next() -> Result<(), Strin
     live(&[short, both, behind, Input::Elsewhere(K, true), Input::Pass(20_000), Input::Pump])
 }
 
-/// A lease expires while the slot is elsewhere, so its end is postponed. When the slot has come back bob has the lock,
-/// and a lease that does not run while he is there. Nothing is due when the other one would have been checked again.
+/// A lease expires while the slot is elsewhere, so its end is postponed. When the slot has come back, bob has the
+/// lock, with a lease that his connection pauses. Nothing is due when the other lease would have been checked again.
 #[test]
 fn a_paused_lease_is_not_due_where_another_one_was_postponed() -> Result<(), String> {
     let kept = How { binding: Binding { is_keepalive: true, ..Binding::NONE }, ..How::PLAIN };
@@ -168,15 +168,15 @@ fn a_paused_lease_is_not_due_where_another_one_was_postponed() -> Result<(), Str
     ])
 }
 
-/// A plain request for reading.
+/// Returns a plain request for a shared lock.
 const fn read(owner: &'static str, client: u64, wait: Option<u64>) -> Input {
     let how = How::of(Mode::Shared);
     Input::Acquire { at: K, owner, lease_ms: 30_000, wait, client, minted: false, how }
 }
 
-/// Dave holds, carol has a reservation for reading, alice waits after it, and then dave for this lock and another one,
-/// to read both: he would make room for himself. (He waits elsewhere, too, or he and alice would wait for each other.)
-/// When alice goes he is next (G6), as he would be if he asked now.
+/// Dave holds the lock, carol has a shared reservation, alice waits after it, and then dave for this lock and another
+/// one, both shared: he would make room for himself. (He waits elsewhere, too, or he and alice would wait for each
+/// other.) When alice leaves, he is next (G6), as he would be if he made the request then.
 #[test]
 fn a_waiter_that_holds_the_lock_passes_a_reservation() -> Result<(), String> {
     let [m, n] = ["m", "n"].map(|name| At::new(0, name));
@@ -214,8 +214,8 @@ fn a_waiter_that_holds_the_lock_passes_a_reservation() -> Result<(), String> {
     live(&[&all[..], &[both, Input::Close(1), Input::Pump]].concat())
 }
 
-/// Dave waits for two locks. Ann's lease of the one expires in the millisecond in which dave's request for the other
-/// one is examined, and that step ends it. Carol, who is ahead of dave there, must be granted it in the same run (G6).
+/// Dave waits for two locks. Ann's lease of one expires in the millisecond in which dave's request for the other is
+/// examined, and that step ends it. Carol, who is ahead of dave there, must be granted it in the same run (G6).
 #[test]
 fn a_waiter_is_granted_when_a_look_at_several_locks_ends_the_lease() -> Result<(), String> {
     const L: At = At::new(0, "l");
@@ -243,7 +243,7 @@ fn a_waiter_is_granted_when_a_look_at_several_locks_ends_the_lease() -> Result<(
         take(K, "ann", 10, 1),
         take(K, "carol", 30_000, 3),
         both,
-        // Bob's lease is known to have expired from here on, and ann's has expired without being found yet.
+        // From here on, bob's lease is known to have expired, and ann's has expired without being found.
         Input::Pass(10_200),
         Input::Pump,
     ];
@@ -257,8 +257,8 @@ fn a_waiter_is_granted_when_a_look_at_several_locks_ends_the_lease() -> Result<(
 }
 
 /// Alice holds as long as her connection 1 is open. She is granted the whole lock over another connection, which
-/// closes before the grant is delivered. Her earlier lease is paused, and must not be ended before the grant is
-/// revoked (G2, G10).
+/// closes before the grant is delivered. Her earlier lease is paused, and must not end before the grant is revoked
+/// (G2, G10).
 #[test]
 fn a_paused_hold_stays_paused_after_a_lost_grant() -> Result<(), String> {
     let (mut world, mut judge) = (World::new(1_000_000, 1_000_000), Judge::default());
@@ -295,8 +295,8 @@ fn a_paused_hold_stays_paused_after_a_lost_grant() -> Result<(), String> {
     Ok(())
 }
 
-/// Cem has reserved bob's lock, and has not asked again in time. Bob may wait for cem's: cem waits for nothing any more,
-/// though the pump has not come since (G11).
+/// Cem has reserved bob's lock, and has not polled in time. Bob may wait for cem's lock: cem no longer waits for
+/// anything, though the pump has not run since (G11).
 #[test]
 fn a_reservation_that_has_lapsed_is_no_wait_of_a_deadlock() -> Result<(), String> {
     let (mut world, mut judge) = (World::new(1_000_000, 1_000_000), Judge::default());
@@ -320,8 +320,8 @@ fn a_reservation_that_has_lapsed_is_no_wait_of_a_deadlock() -> Result<(), String
     Ok(())
 }
 
-/// Ann has reserved a place of a semaphore, and a RESTORE makes her hold the whole lock. She asks for that and another
-/// one: she would wait among requests of another kind, whose kind others would be refused for later (LOCKKIND).
+/// Ann has reserved a permit of a semaphore, and a RESTORE makes her hold the exclusive lock. She requests that and
+/// another one. She would wait among requests of another kind, for which others would be refused later (LOCKKIND).
 #[test]
 fn who_holds_one_of_several_does_not_wait_there_among_those_of_another_kind() -> Result<(), String> {
     let (mut world, mut judge) = (World::new(1_000_000, 1_000_000), Judge::default());

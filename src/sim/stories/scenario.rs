@@ -3,7 +3,7 @@
 //! A line that begins with `#` is narration, and one that begins with `>` is an input. The lines under it are its
 //! outcome: the reply, the changes of keys, the records for replicas and files, events, answers to waiters.
 //! `UPDATE_SCENARIOS=1 cargo test scenario` rewrites the outputs; read the difference before you commit it. The
-//! [judge](crate::sim::checkers::judge) and the [readers](crate::sim::single::reader) look on in every story.
+//! [judge](crate::sim::checkers::judge) and the [readers](crate::sim::single::reader) check every story.
 //!
 //! ```text
 //! > acquire KEY OWNER LEASE-MS [shared|limit N] [reentrant] [ephemeral MS] [keepalive] [wait|wait MS|queue MS]
@@ -37,7 +37,7 @@ use crate::sim::single::server::{Key, Lazy, Name};
 use crate::sim::single::world::World;
 use crate::sim::stories::wording::{Words, answered, awaited, held, published, stands, told, waits};
 
-/// The wall clock at the start of a story, in microseconds: it gives tokens that can be read.
+/// The wall clock at the start of a story, in microseconds: it makes tokens readable.
 const BEGIN_US: u64 = 1_000_000;
 
 struct Story {
@@ -61,7 +61,7 @@ impl Story {
         number as u64
     }
 
-    /// Carries out a line, and prints its outcome, a line each.
+    /// Runs a line, and returns its outcome, a line each.
     fn tell(&mut self, line: &str) -> Result<String, String> {
         let mut words = Words::new(line);
         let mut text = String::new();
@@ -187,7 +187,7 @@ impl Story {
         Ok(Input::AcquireMany { keys, owner, lease_ms, wait, client, minted, is_shared })
     }
 
-    /// The connection that is named; or the first one of the owner's that is not blocked.
+    /// Returns the named connection, or the owner's first one that is not blocked.
     fn on(&mut self, words: &mut Words<'_>, owner: Name) -> Result<u64, String> {
         if words.is("on") {
             return Ok(self.connection(words.next()?));
@@ -234,7 +234,7 @@ impl Story {
         }
     }
 
-    /// Every key, every queue, every clock of tokens.
+    /// Prints every key, every queue, every clock of tokens.
     fn show(&mut self, text: &mut String) {
         let server = &self.world.server;
         for (&at, key) in &server.keys {
@@ -268,7 +268,7 @@ impl Story {
         }
     }
 
-    /// What INFO counts.
+    /// Prints the counters of INFO.
     fn count(&self, text: &mut String) {
         let table = self.world.server.table();
         let stats = table.stats();
@@ -285,7 +285,7 @@ impl Story {
     }
 }
 
-/// The story with its outputs as they are now.
+/// Returns the story with its present outputs.
 fn retold(text: &str) -> Result<String, String> {
     let mut story = Story::new();
     let mut retold = String::new();
@@ -331,5 +331,5 @@ fn every_story_has_its_outcome() -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-/// So that a folder that was not found is not taken for a folder without faults.
+/// The fewest stories, so that a folder that was not found does not look like a folder without faults.
 const STORIES_MIN: usize = 30;

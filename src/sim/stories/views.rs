@@ -10,7 +10,7 @@ use crate::sim::single::world::World;
 
 const K: At = At::new(0, "k");
 const L: At = At::new(1, "a lock whose name is longer than what a record holds without a place of its own");
-/// Another lock of the first one's database.
+/// Another lock in the database of the first one.
 const BESIDE: At = At::new(0, "b");
 const KEPT: Binding = Binding { ephemeral_ms: None, is_keepalive: true, is_running: false };
 
@@ -18,13 +18,13 @@ const fn acquire(at: At, owner: &'static str, client: u64, how: How) -> Input {
     Input::Acquire { at, owner, lease_ms: 30_000, wait: Some(0), client, minted: false, how }
 }
 
-/// LOCK.MACQUIRE of two.
+/// Returns a LOCK.MACQUIRE of two keys.
 fn both(owner: &'static str, client: u64, is_shared: bool) -> Input {
     let keys = Keys::of(&[K, BESIDE]);
     Input::AcquireMany { keys, owner, lease_ms: 30_000, wait: Some(0), client, minted: false, is_shared }
 }
 
-/// A server to which all this happened.
+/// Returns a server that has received these inputs.
 fn after(inputs: &[Input]) -> Result<World, String> {
     let mut world = World::new(1_000_000, 1_000_000);
     for input in inputs {
@@ -124,7 +124,7 @@ fn a_repeated_request_has_waited_since_the_first_one() -> Result<(), String> {
     let told = world.server.described(K, 9).ok_or("nothing")?;
     let line: Vec<_> = told.queue.iter().map(|one| (one.owner, one.waited_ms, one.client)).collect();
     assert_eq!(line, [(&b"bob"[..], 10, Some(ClientId(4))), (&b"carol"[..], 10, Some(ClientId(5)))]);
-    // The same if all requests are for this lock alone.
+    // The result is the same if all requests are for this lock alone.
     let mut world = after(&[acquire(K, "ann", 1, How::PLAIN), acquire(K, "bob", 2, How::PLAIN)])?;
     world.step(&Input::Pass(7_000))?;
     world.step(&acquire(K, "bob", 4, How::PLAIN))?;
@@ -184,7 +184,7 @@ fn holds_and_waits_of_an_owner_are_listed_in_order() -> Result<(), String> {
             possession(L, Mode::Shared, Some((first, 30_000))),
         ]
     );
-    // An expired lease is not held.
+    // A lock whose lease has expired is not held.
     world.step(&Input::Pass(30_001_000))?;
     assert_eq!(ages(&world), [waits]);
     assert_eq!(world.server.table().held_by(world.server.now.boot, b"nobody"), []);
@@ -221,7 +221,7 @@ fn it_is_known_whether_any_hold_has_a_binding() -> Result<(), String> {
     world.step(&Input::Close(3))?;
     let kept = How { binding: KEPT, ..How::PLAIN };
     world.step(&acquire(K, "bob", 2, kept))?;
-    // It comes out of the queue with one.
+    // The entry leaves the queue with its binding.
     assert_eq!(bindings(&world), (false, true));
     world.step(&Input::Release { at: K, owner: "ann", token: None })?;
     assert_eq!(bindings(&world), (true, true));
@@ -254,7 +254,7 @@ fn leases_kept_by_a_connection_of_another_life_are_listed_until_they_run() -> Re
     assert_eq!(existing, [b"k", b"m", b"n"]);
     assert_eq!(table.orphaned(0, 2), orphaned[..2]);
     assert_eq!(table.orphaned(orphaned[1].0.index() + 1, 2), orphaned[2..]);
-    // Nothing that a closed connection does changes them now.
+    // Closed connections no longer change them.
     table.disconnected(now, ClientId(1));
     assert_eq!(table.orphaned(0, 9), orphaned);
     table.let_run(&[orphaned[0].0], now);
@@ -306,7 +306,7 @@ fn more_holders_are_let_in_as_soon_as_there_may_be_more() -> Result<(), String> 
     Ok(())
 }
 
-/// The next event to publish.
+/// Returns the next event to publish.
 fn next_notice(table: &mut Table) -> Option<Notice> {
     std::iter::from_fn(|| table.next_notice()).flatten().next()
 }
@@ -372,7 +372,7 @@ fn let_go_step_by_step() -> Result<(), String> {
     world.step(&Input::Pass(2_000))?;
     world.step(&Input::Pump)?;
     assert_eq!(world.server.table().holds(), 2);
-    // A server that does not decide any more leaves the rest to the one that does.
+    // A server that no longer decides leaves the rest to the one that does.
     for name in names {
         let how = How { binding: KEPT, ..How::PLAIN };
         let (at, lease_ms, minted) = (At::new(0, name), 30_000, false);

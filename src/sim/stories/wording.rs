@@ -9,7 +9,7 @@ use crate::sim::server::inside::Told;
 use crate::sim::single::input::{Answered, How, Keys, Writes};
 use crate::sim::single::server::{At, Name};
 
-/// A hold: its owner, its token, and its remaining lease.
+/// Returns a hold as text: its owner, its token, and its remaining lease.
 pub(crate) fn held(mode: Mode, hold: &SavedHold) -> String {
     let SavedHold { owner, token, left_ms, count, binding } = hold;
     let how = match mode {
@@ -31,7 +31,7 @@ pub(crate) fn held(mode: Mode, hold: &SavedHold) -> String {
     text
 }
 
-/// The owner in the queue, and its request.
+/// Returns a queued request as text, with its owner.
 pub(crate) fn stands(pending: &Pending) -> String {
     let mut text = pending.owner.to_owned();
     let how = match pending.mode {
@@ -49,7 +49,7 @@ pub(crate) fn stands(pending: &Pending) -> String {
     text
 }
 
-/// The locks that the answered client waited for.
+/// Returns the locks that the answered client waited for.
 pub(crate) fn awaited(told: &Answered) -> String {
     let Answer::Granted { lock_key, others, .. } = &told.answer else {
         return told.at.to_string();
@@ -63,7 +63,7 @@ pub(crate) fn awaited(told: &Answered) -> String {
     names.join(" ")
 }
 
-/// A cycle of waits.
+/// Returns a cycle of waits as text.
 pub(crate) fn waits(cycle: &[Link]) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let link = |link: &Link| {
@@ -94,7 +94,7 @@ pub(crate) fn answered(answer: &Answer) -> String {
     }
 }
 
-/// A record as the stream has it.
+/// Returns a record as the stream has it.
 pub(crate) fn told(Told { db, words }: &Told) -> String {
     let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
     if *db == 0 { words.join(" ") } else { format!("in {db}: {}", words.join(" ")) }
@@ -126,7 +126,7 @@ impl<'a> Words<'a> {
         self.words.next().map_or(Ok(()), |word| Err(format!("what is {word:?}?")))
     }
 
-    /// The next word if it is a number.
+    /// Takes the next word if it is a number.
     pub(crate) fn number(&mut self) -> Result<u64, String> {
         let word = self.words.peek().ok_or("a number is missing")?;
         let number = word.parse().map_err(|_| format!("{word} is no number"))?;
@@ -142,7 +142,7 @@ impl<'a> Words<'a> {
         u32::try_from(self.number()?).map_err(|error| error.to_string())
     }
 
-    /// A few short names for the life of the test, leaked so that inputs can be copied.
+    /// Takes a name. The few short names are leaked, so that inputs can be copied.
     pub(crate) fn name(&mut self) -> Result<Name, String> {
         Ok(self.next()?.to_owned().leak())
     }
@@ -155,14 +155,14 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// All keys of a request for several, with commas between them.
+    /// Takes all keys of a request for several locks, separated by commas.
     pub(crate) fn keys(&mut self) -> Result<Keys, String> {
         let ats: Result<Vec<At>, String> =
             self.next()?.split(',').map(|word| Words::new(word).at()).collect();
         Ok(Keys::of(&ats?))
     }
 
-    /// The mode in which to hold a lock.
+    /// Takes the mode and options of a request.
     pub(crate) fn how(&mut self) -> Result<How, String> {
         let mut how = How::PLAIN;
         loop {
@@ -182,7 +182,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The time to wait; 0: without limit.
+    /// Takes the time to wait; 0 means without limit.
     pub(crate) fn wait(&mut self) -> Option<u64> {
         if self.is("wait") { Some(self.number().unwrap_or(0)) } else { None }
     }
