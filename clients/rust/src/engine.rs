@@ -358,7 +358,10 @@ impl Engine {
         }
         if !kept.is_empty() {
             let names: Vec<_> = kept.iter().map(|held| held.wanted.label()).collect();
-            warn!("closed while the program works under '{}', which its lease ends", names.join("', '"));
+            warn!(
+                "closed while work under '{}' runs: it stays taken until its lease expires",
+                names.join("', '")
+            );
         }
         for core in &self.cores {
             core.servers.close();

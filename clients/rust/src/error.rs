@@ -7,22 +7,22 @@ use std::time::Duration;
 use crate::rules::longest_lease;
 use crate::wanted::SHORTEST_LEASE;
 
-/// What an error goes back to, as [`source`](std::error::Error::source) returns it.
+/// The cause of an error, as [`source`](std::error::Error::source) returns it.
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
-/// What noticed that a hold is over.
+/// What noticed the loss of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The lease ended before the server could be asked.
+    /// The lease ended before it could be renewed.
     Deadline,
-    /// A renewal was answered with no.
+    /// The server rejected a renewal, because the hold had ended.
     Renewal,
-    /// The server told of it.
+    /// A push message from the server reported the end of the hold.
     Push,
-    /// It was over already when its holder gave it up.
+    /// The hold had already ended when it was released.
     Release,
-    /// It has lasted for as long as [`max_hold`](crate::Lock::max_hold) lets it.
+    /// The hold reached its [`max_hold`](crate::Lock::max_hold).
     MaxHold,
     /// Its [`Locks`](crate::Locks) were closed.
     Close,
@@ -32,16 +32,17 @@ impl Loss {
     /// What it means, for people.
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Self::Deadline => "its lease expired before it could be renewed",
-            Self::Renewal => "the server did not renew it",
-            Self::Push => "the server reported that it ended",
-            Self::Release => "it had ended before its release",
-            Self::MaxHold => "its longest hold (max_hold) is over",
+            Self::Deadline => "its lease ended before it could be renewed",
+            Self::Renewal => "the server rejected a renewal, because the hold had ended",
+            Self::Push => "the server reported the end of the hold",
+            Self::Release => "it had already ended when it was released",
+            Self::MaxHold => "it reached its max_hold",
             Self::Close => "its Locks were closed",
         }
     }
 
-    /// A word for it: `deadline`, `renewal`, `push`, `release`, `max_hold` or `close`.
+    /// Returns the name of the reason that all client libraries use: `deadline`, `renewal`, `push`, `release`,
+    /// `max_hold` or `close`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deadline => "deadline",
@@ -66,17 +67,17 @@ impl fmt::Display for Loss {
 pub struct Wait {
     /// The owner that waits,
     pub owner: String,
-    /// for which lock,
+    /// the lock that it waits for,
     pub name: String,
-    /// and there for whom.
+    /// and the owner that holds it.
     pub holder: String,
 }
 
-/// What can go wrong.
+/// The errors of this library.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock could not be acquired in time.
+    /// The lock was not granted in time.
     #[non_exhaustive]
     LockTimeout {
         /// The name of the lock, or the names of all.
@@ -84,25 +85,25 @@ pub enum Error {
         /// How long the caller would have waited.
         wait: Duration,
     },
-    /// The hold is over, though its holder did not give it up.
+    /// The hold ended before its release.
     #[non_exhaustive]
     LockLost {
         /// The name of the lock, or the names of all.
         name: String,
-        /// What noticed.
+        /// What noticed the loss.
         reason: Loss,
-        /// The last failure of a renewal, if one failed.
+        /// The error of the last failed renewal, if one failed.
         source: Option<Cause>,
     },
-    /// The wait would never end: the owners that it waits for wait, in turn, for this owner.
+    /// The wait would never end: the owners that it waits for are themselves waiting for this owner.
     #[non_exhaustive]
     Deadlock {
-        /// It says who waits for which lock, and there for whom.
+        /// Which owner waits for which lock and which holder.
         cycle: Vec<Wait>,
         /// What the server said.
         message: String,
     },
-    /// The fencing token is not that of a live hold of the lock.
+    /// The token does not belong to a live hold of the lock.
     #[non_exhaustive]
     Fenced {
         /// The name of the lock.
@@ -110,31 +111,31 @@ pub enum Error {
         /// The token.
         token: u64,
     },
-    /// The lock is of another kind now: exclusive or shared, or a semaphore with another limit.
+    /// The lock is of another kind now, or a semaphore with another limit.
     #[non_exhaustive]
     LockKindMismatch {
         /// What the server said.
         message: String,
     },
-    /// The owner holds the lock in another mode already: release it first, then ask.
+    /// The owner already holds the lock in another mode: release it first, then ask.
     #[non_exhaustive]
     AlreadyHeld {
         /// What the server said.
         message: String,
     },
-    /// Too many wait already.
+    /// The queue of the lock, or of the server, is full.
     #[non_exhaustive]
     QueueFull {
         /// What the server said.
         message: String,
     },
-    /// The server grants no new lock yet: it may have lost some.
+    /// The server grants no new locks yet, because it may have lost some.
     #[non_exhaustive]
     Quarantine {
-        /// For how long it will grant none.
+        /// For how much longer.
         left: Duration,
     },
-    /// Too few replicas have confirmed the grant: the owner may or may not hold the lock.
+    /// Too few replicas confirmed the grant: the owner may or may not hold the lock.
     #[non_exhaustive]
     NotConfirmed {
         /// What the server said.
@@ -146,13 +147,13 @@ pub enum Error {
         /// What the server said, and how to load the module.
         message: String,
     },
-    /// The server refused the login: it wants a password, another one, or another user.
+    /// The server refused the login: the password or the user is missing or wrong.
     #[non_exhaustive]
     LoginRefused {
         /// What the server said.
         message: String,
     },
-    /// No server answered in time, or none that grants locks.
+    /// No server that grants locks answered in time.
     #[non_exhaustive]
     ConnectionFailed {
         /// What happened last, and at which server.
@@ -160,15 +161,15 @@ pub enum Error {
         /// The driver's error, if it had one.
         source: Option<Cause>,
     },
-    /// The locks were closed.
+    /// The locks are closed.
     Closed,
-    /// The server refused the request, for a reason that has no variant of its own.
+    /// Any other error of the server.
     #[non_exhaustive]
     ServerRefused {
         /// What the server said.
         message: String,
     },
-    /// The request makes no sense: nothing was taken.
+    /// An argument is invalid, and nothing was acquired.
     #[non_exhaustive]
     Invalid {
         /// Why.
@@ -243,7 +244,7 @@ impl Error {
         let Some(most) = longest_lease(message) else { return self };
         // The error does not tell which of the two it is.
         let bound =
-            "redislock.max-lease of the server, or its redislock.quarantine if that is set and shorter";
+            "the server's redislock.max-lease, or its redislock.quarantine if that is set and shorter";
         let (what, asked) = match min_hold.filter(|least| *least > lease) {
             Some(least) => ("lease (or min_hold)", least),
             None => ("lease", lease),
@@ -288,7 +289,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LockTimeout { name, wait } if wait.is_zero() => {
-                write!(f, "could not acquire '{name}': it is held by another, and the wait is 0")
+                write!(f, "could not acquire '{name}': another owner holds it, and the wait is 0")
             }
             Self::LockTimeout { name, wait } => write!(f, "could not acquire '{name}' within {wait:?}"),
             Self::LockLost { name, reason, source } => {
@@ -296,10 +297,10 @@ impl fmt::Display for Error {
                 source.iter().try_for_each(|source| write!(f, ": {source}"))
             }
             Self::Fenced { name, token } => {
-                write!(f, "the token {token} is not that of a live hold of '{name}'")
+                write!(f, "the token {token} does not belong to a live hold of '{name}'")
             }
-            Self::Quarantine { left } => write!(f, "the server grants no new lock for another {left:?}"),
-            Self::Closed => f.write_str("these locks were closed"),
+            Self::Quarantine { left } => write!(f, "the server grants no new locks for another {left:?}"),
+            Self::Closed => f.write_str("these locks are closed"),
             Self::Deadlock { message, .. }
             | Self::LockKindMismatch { message }
             | Self::AlreadyHeld { message }
@@ -369,7 +370,7 @@ mod tests {
         let text = "ERR PX must be an integer from 1 to 3600000 (milliseconds)";
         assert_eq!(
             Error::from_reply(text).of_lease(Duration::from_secs(7200), None).to_string(),
-            "lease must be from 100ms to 3600s (redislock.max-lease of the server, \
+            "lease must be from 100ms to 3600s (the server's redislock.max-lease, \
              or its redislock.quarantine if that is set and shorter), not 7200s"
         );
     }

@@ -130,7 +130,7 @@ impl Held {
         let (failures, _) = (mem::take(&mut times.failures), times.cause.take());
         drop(times);
         if failures > 0 {
-            warn!("renewed lock '{}' again, after {failures} failed renewals", self.wanted.label());
+            warn!("renewed lock '{}' after {failures} failed renewals", self.wanted.label());
         }
     }
 
@@ -203,7 +203,10 @@ impl Held {
         let is_first = !self.is_given_up.swap(true, Ordering::Relaxed);
         let is_closed = self.end() == Some(End::Lost(Loss::Close));
         if is_first && !is_closed && !self.is_told.load(Ordering::Relaxed) {
-            error!("lock '{}' was lost, and its holder gave it up without being told", self.wanted.label());
+            error!(
+                "lock '{}' was lost, and its holder released it without being notified",
+                self.wanted.label()
+            );
         }
         is_first
     }

@@ -12,8 +12,7 @@ use crate::error::{Cause, Error, Loss};
 use crate::held::{End, Held};
 use crate::wanted::check_lease;
 
-/// A view of what is held: it can be cloned and given to others, and says whether the hold lasts. The [`Guard`] is what
-/// holds.
+/// A view of a hold, which can be cloned and shared. The [`Guard`] owns the hold.
 #[derive(Clone)]
 pub struct Hold {
     engine: Arc<Engine>,
@@ -21,28 +20,29 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// The fencing token: higher than those of all earlier holders. Hand it to what you write to, so that it refuses a
-    /// late writer: `UPDATE ... SET fence = :token WHERE id = :id AND fence <= :token`.
+    /// Returns the fencing token, which is higher than those of all earlier holders. Pass it to the resource that you
+    /// write to, and have that reject a lower token: `UPDATE ... SET fence = :token WHERE id = :id AND fence <=
+    /// :token`.
     pub fn token(&self) -> u64 {
         u64::try_from(self.held.token).unwrap_or_default()
     }
 
-    /// The name of the lock, or the names of all, with commas between.
+    /// Returns the name of the lock, or the names of all locks separated by commas, without the prefix.
     pub fn name(&self) -> String {
         self.held.wanted.label()
     }
 
-    /// The owner that holds, as `LOCK.INFO` tells an operator: host, process, and an id of this hold.
+    /// Returns the owner, as `LOCK.INFO` shows it: the label and a UUID, unless you set one.
     pub fn owner(&self) -> String {
         String::from_utf8_lossy(&self.held.wanted.owner).into_owned()
     }
 
-    /// For how long the hold is sure to last, by this machine's own clock; it is renewed before that is over.
+    /// Returns how long the lock is certainly held, by the clock of this machine. Renewals extend it in time.
     pub fn remaining(&self) -> Duration {
         if self.held.end().is_some() { Duration::ZERO } else { self.held.deadline().left() }
     }
 
-    /// Why the hold was lost; `None` if it was not.
+    /// Returns what noticed the loss of the hold; `None` if it was not lost.
     pub fn loss(&self) -> Option<Loss> {
         if self.held.end().is_none() && self.held.deadline().left().is_zero() {
             self.engine.lose(&self.held, self.held.expiry());
@@ -56,13 +56,13 @@ impl Hold {
         }
     }
 
-    /// Why the last renewal failed, as "no reply from the server": the cause of a loss by its
-    /// [deadline](Loss::Deadline). `None` where none failed since the last that succeeded.
+    /// Returns why the last renewal failed, which is the cause of a loss by its [deadline](Loss::Deadline). `None` if
+    /// no renewal has failed since the last one that succeeded.
     pub fn cause(&self) -> Option<Cause> {
         self.held.cause()
     }
 
-    /// The time that [remains](Self::remaining); [`Error::LockLost`] if the hold is over. Asks no server.
+    /// Returns the time that [remains](Self::remaining), or [`Error::LockLost`] if the hold has ended. Asks no server.
     pub fn check(&self) -> Result<Duration, Error> {
         self.engine.settle();
         let is_released = || (self.held.end() == Some(End::Released)).then_some(Loss::Release);
@@ -72,7 +72,7 @@ impl Hold {
         }
     }
 
-    /// Waits until the hold is lost, and says why; `None` if it was given up.
+    /// Waits until the hold is lost, and returns the reason; `None` if it was released.
     pub fn lost(&self) -> impl Future<Output = Option<Loss>> + Send + use<> {
         let hold = self.clone();
         async move {
@@ -86,8 +86,8 @@ impl Hold {
         }
     }
 
-    /// Does this work as long as the hold lasts: when it is lost, the work is dropped, and this ends in
-    /// [`Error::LockLost`]. If the hold is over already, the work does not begin.
+    /// Does this work as long as the hold lasts. When the lock is lost, the work is dropped, and this returns
+    /// [`Error::LockLost`]. If the hold has already ended, the work does not start.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         let _working = self.held.begin_work(); // before the check: closing may end the hold in between
         self.check()?; // a deadline that nobody has noticed is noticed by a timer, and the work would begin before that
@@ -100,16 +100,16 @@ impl Hold {
         done.ok_or_else(|| self.held.lost(Loss::Release))
     }
 
-    /// Begins a lease of `lease` now; later renewals ask for `lease`, too. The shortest is 100 ms. The longest is the
-    /// server's `redislock.max-lease` (an hour), or its `redislock.quarantine` if that is set and shorter. No lease goes
-    /// beyond [`max_hold`](crate::Lock::max_hold).
+    /// Starts a new lease now, and later renewals use the same length. The shortest is 100 ms. The longest is the
+    /// server's `redislock.max-lease` (an hour), or its `redislock.quarantine` if that is set and shorter. No lease
+    /// goes beyond [`max_hold`](crate::Lock::max_hold).
     ///
     /// # Errors
     ///
-    /// [`Error::LockLost`] if the hold is over, and [`Error::Invalid`] for a lease out of its range. After any other
-    /// error, as [`Error::ConnectionFailed`] if no server answers, nobody knows which lease the server has. So the hold
-    /// counts on the shorter of the two, and is renewed for that. It also does if the future is dropped. A renewal that
-    /// was not answered in time may still arrive: for 30 s the hold counts on no more than the lease of that renewal.
+    /// [`Error::LockLost`] if the hold has ended, and [`Error::Invalid`] for a lease out of its range. After any other
+    /// error, or if the future is dropped, either lease may be in force on the server. The hold then assumes the
+    /// shorter of the old and the new lease, and renews for that. A renewal that was not answered in time may still
+    /// arrive: for 30 s, the hold assumes no more than the lease of that renewal.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.check()?;
         check_lease(lease)?;
@@ -129,12 +129,13 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// One lock, or several that were taken together. They are given up when this is dropped, in the background, or by
-/// [`release`](Self::release), which can be waited for.
+/// One lock, or several that were acquired together. They are released in the background when this is dropped, or by
+/// [`release`](Self::release), which you can await.
 ///
-/// Before `main` ends, wait for `release` or for [`Locks::close`](crate::Locks::close), also on the way out of an error. A
-/// guard that is dropped in the last moment may not get its release out; the lock then stays until its lease ends.
-#[must_use = "the lock is given up when this is dropped"]
+/// Before `main` ends, await `release` or [`Locks::close`](crate::Locks::close), also if it ends with an error. If a
+/// guard is dropped just before the process ends, its release may not be sent; the lock then stays taken until its
+/// lease expires.
+#[must_use = "the lock is released when this is dropped"]
 #[derive(Debug)]
 pub struct Guard {
     hold: Hold,
@@ -157,17 +158,17 @@ impl Guard {
         }
     }
 
-    /// A view of what is held, for others.
+    /// Returns a view of the hold, for others.
     pub fn hold(&self) -> Hold {
         self.hold.clone()
     }
 
-    /// Gives the hold up.
+    /// Releases the lock.
     ///
     /// # Errors
     ///
-    /// [`Error::LockLost`] if it was lost before. After any other error, as [`Error::ConnectionFailed`] when the server, or
-    /// a majority of independent servers, did not answer, it goes on in the background.
+    /// [`Error::LockLost`] if it was lost before. After any other error, for example [`Error::ConnectionFailed`] if the
+    /// server, or a majority of independent servers, did not answer, the release continues in the background.
     pub async fn release(self) -> Result<(), Error> {
         self.hold.engine.release(&self.hold.held).await
     }

@@ -1,4 +1,4 @@
-//! What a program can be told about its locks.
+//! Hooks are called for lock events.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,37 +7,37 @@ use crate::error::{Error, Loss};
 #[cfg(feature = "opentelemetry")]
 pub use crate::otel::OpenTelemetry;
 
-/// What a program is told: implement what you need, or use [`Counters`] or `OpenTelemetry`.
+/// Functions that are called for lock events. Implement those that you need, or use [`Counters`] or `OpenTelemetry`.
 ///
-/// A hook is called in the middle of the work, so it must be quick; a panic in it does no harm. `name` is the name of the lock,
-/// or of the first of several.
+/// A hook is called while the library works, so it must not block; a panic in it is ignored. `name` is the name of the
+/// lock, or of the first of several.
 #[allow(unused_variables)] // the names are for those who implement it
 pub trait Hooks: Send + Sync + 'static {
-    /// An acquire begins. Its end is one of `granted`, `timed_out` and `failed`.
+    /// Called when an acquire begins. `granted`, `timed_out` or `failed` follows.
     fn requested(&self, name: &str) {}
 
-    /// An acquire waits in line.
+    /// Called when an acquire has to wait.
     fn waiting(&self, name: &str) {}
 
-    /// A lock was granted. The request had waited for `waited`.
+    /// Called when a lock is granted. The request waited for `waited`.
     fn granted(&self, name: &str, waited: Duration) {}
 
-    /// A lock was not to be had in time. The request had waited for `waited`.
+    /// Called when a lock is not granted in time. The request waited for `waited`.
     fn timed_out(&self, name: &str, waited: Duration) {}
 
-    /// An acquire ended in an error that is no time-out, or `None` if its future was dropped.
+    /// Called when an acquire fails for another reason than a timeout; the error is `None` if its future was dropped.
     fn failed(&self, name: &str, waited: Duration, error: Option<&Error>) {}
 
-    /// A hold was given up by its holder. It had lasted for `held`.
+    /// Called when a holder releases its hold. It lasted for `held`.
     fn released(&self, name: &str, held: Duration) {}
 
-    /// A hold was lost. It had lasted for `held`.
+    /// Called when a hold is lost. It lasted for `held`.
     fn lost(&self, name: &str, held: Duration, reason: Loss) {}
 
-    /// A renewal failed, and is tried again. Called for each attempt.
+    /// Called for each failed renewal. Renewals are retried until the hold's deadline.
     fn renewal_failed(&self, name: &str, error: &Error) {}
 
-    /// The server at this `host:port` serves again over a new connection, after the one before had ended.
+    /// Called when the server at this `host:port` answers again over a new connection.
     fn reconnected(&self, address: &str) {}
 }
 
@@ -48,19 +48,19 @@ impl Hooks for () {}
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Acquires that were granted.
+    /// Granted acquires.
     pub grants: Counter,
     /// Acquires that ended in [`LockTimeout`](crate::Error::LockTimeout).
     pub timeouts: Counter,
-    /// Holds that were lost.
+    /// Lost holds.
     pub losses: Counter,
-    /// Holds that were given up by their holders.
+    /// Released holds.
     pub releases: Counter,
-    /// Acquires that waited in line.
+    /// Acquires that had to wait.
     pub waits: Counter,
-    /// Attempts to renew that failed.
+    /// Failed renewals.
     pub renewal_failures: Counter,
-    /// Connections that took the place of one that had ended.
+    /// New connections after a failure.
     pub reconnects: Counter,
 }
 

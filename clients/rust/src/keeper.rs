@@ -150,7 +150,7 @@ impl Keeper {
             times.failures == 1
         };
         if is_first {
-            warn!("could not renew lock '{}', which is tried again: {error}", held.wanted.label());
+            warn!("could not renew lock '{}', will retry: {error}", held.wanted.label());
         }
         self.tell(|hooks| hooks.renewal_failed(&held.wanted.short(), error));
     }

@@ -35,8 +35,8 @@ enum State {
     Leads(Hold),
 }
 
-/// A candidate: one that [stands](Self::stand) for election.
-#[must_use = "it does nothing until it stands"]
+/// A candidate, which [stands](Self::stand) for election.
+#[must_use = "a candidate does nothing until stand is called"]
 pub struct Candidate {
     lock: Lock,
     on_elected: OnElected,
@@ -54,15 +54,15 @@ impl Candidate {
         }
     }
 
-    /// How long the server takes it for the leader when it hears nothing of it: 100 ms or more.
+    /// Sets how long a leader keeps the lock after the server last heard from it: 100 ms or more.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lock = self.lock.lease(lease);
         self
     }
 
-    /// Sets the work that it does as the leader. The work is dropped when it leads no more. It goes on to lead when the
-    /// work is done. A panic in it gives the lock up and ends the candidacy, which [`on_error`](Self::on_error) hears:
-    /// [`Leader::is_standing`].
+    /// Sets the work of the leader. The work is dropped when the lock is lost. When the work is done, the leader
+    /// continues to lead. A panic in it releases the lock, ends the candidacy ([`Leader::is_standing`]), and calls
+    /// [`on_error`](Self::on_error).
     ///
     /// The work may be done several times, so it owns what it uses:
     ///
@@ -90,15 +90,15 @@ impl Candidate {
         self
     }
 
-    /// Sets what is called when it was deposed, but not when it resigned. It stands again then.
+    /// Sets a function that is called when the leader loses the lock, but not when it resigns. It then stands again.
     pub fn on_deposed(mut self, call: impl Fn(Loss) + Send + Sync + 'static) -> Self {
         self.on_deposed = Box::new(call);
         self
     }
 
-    /// Sets what is called when an attempt has failed, as the server is away, lacks the module or refuses the password.
-    /// It tries again, and calls this once for failures of the same variant in a row. Also called after a panic in a
-    /// callback, with which the candidacy ends.
+    /// Sets a function that is called when the candidate cannot ask for the lock, for example because no server
+    /// answers. It keeps trying, and calls this once for consecutive failures of the same variant. It also calls this
+    /// after a panic in a callback, which ends the candidacy.
     pub fn on_error(mut self, call: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.on_error = Box::new(call);
         self
@@ -109,7 +109,7 @@ impl Candidate {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for a name or a lease that no server would take, and outside of a tokio runtime.
+    /// [`Error::Invalid`] for a name or a lease that no server would accept, and outside of a tokio runtime.
     /// [`Error::Closed`] if the [`Locks`](crate::Locks) are closed.
     pub fn stand(self) -> Result<Leader, Error> {
         self.lock.check()?;
@@ -129,8 +129,7 @@ impl Candidate {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or_default();
         let name = self.lock.label();
-        let error =
-            Error::invalid(format!("the candidate for '{name}' stands no more: a callback panicked: {text}"));
+        let error = Error::invalid(format!("the candidacy for '{name}' ends: a callback panicked: {text}"));
         error!("{error}");
         state.send_replace(State::Failed(error.clone()));
         // It may be the one that panicked.
@@ -159,7 +158,7 @@ impl Candidate {
                     let is_closed = matches!(error, Error::Closed);
                     if told.replace(discriminant(&error)) != Some(discriminant(&error)) && !is_closed {
                         warn!(
-                            "could not stand for election of '{}', which is tried again: {error}",
+                            "could not stand for election for '{}', will retry: {error}",
                             self.lock.label()
                         );
                         (self.on_error)(&error);
@@ -209,14 +208,13 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Waits until it leads. Returns the hold by which it does.
+    /// Waits until it leads. Returns the hold.
     ///
     /// # Errors
     ///
-    /// What the server refused in its latest attempt, as [`Error::ModuleMissing`] and [`Error::ServerRefused`] by a wrong
-    /// password: it goes on to stand, but that is unlikely to pass by itself. It waits while no server answers.
-    /// [`Error::Closed`] after the [`Locks`](crate::Locks) were closed, and [`Error::Invalid`] after a panic in a
-    /// callback.
+    /// The server's error in the latest attempt, if it is unlikely to pass, for example [`Error::ModuleMissing`] or a
+    /// wrong password. The candidate keeps trying. While no server answers, this waits. [`Error::Closed`] after the
+    /// [`Locks`](crate::Locks) were closed, and [`Error::Invalid`] after a panic in a callback.
     pub async fn elected(&self) -> Result<Hold, Error> {
         let mut state = self.state.clone();
         loop {
@@ -227,17 +225,18 @@ impl Leader {
                 _ => {}
             }
             if state.changed().await.is_err() {
-                return Err(Error::invalid("this candidate stands no more: its runtime has ended"));
+                return Err(Error::invalid("the candidacy ended, because its runtime has ended"));
             }
         }
     }
 
-    /// Whether it leads, or tries to: `false` after a panic in a callback, and when the [`Locks`](crate::Locks) were closed.
+    /// Returns whether it leads or tries to: `false` after a panic in a callback, and after the [`Locks`](crate::Locks)
+    /// were closed.
     pub fn is_standing(&self) -> bool {
         !self.task.is_finished()
     }
 
-    /// The hold by which it leads now.
+    /// Returns the hold while it leads.
     pub fn hold(&self) -> Option<Hold> {
         let now = self.state.borrow().clone();
         match now {
@@ -246,12 +245,12 @@ impl Leader {
         }
     }
 
-    /// Whether it leads now.
+    /// Returns whether it leads now.
     pub fn is_leading(&self) -> bool {
         self.hold().is_some()
     }
 
-    /// Stands no more; when this is done, the lock is given up.
+    /// Ends the candidacy. When this is done, the lock is released.
     pub async fn resign(self) {
         drop(self.resigned);
         // An error says that the runtime has ended the task, or that a callback has panicked.

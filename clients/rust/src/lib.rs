@@ -1,4 +1,5 @@
-//! Locks in Redis and Valkey with the redislock module: served in order, renewed, with fencing tokens, and told when lost.
+//! Acquires locks on Redis and Valkey servers that run the redislock module. Waiters are served in order, locks are
+//! renewed and have fencing tokens, and a loss is reported at once.
 //!
 //! ```no_run
 //! use redislock_client::{Error, Locks};
@@ -14,13 +15,14 @@
 //! # }
 //! ```
 //!
-//! - [`Locks`]: the locks of a server, of a cluster, or of the primary that sentinels know. [`redlock`]: of independent
-//!   servers.
-//! - [`Lock`]: one that is not held yet; [`Lock::acquire`] can be dropped at any moment, and then leaves nothing behind.
-//! - [`Guard`]: what is held, with its fencing [token](Hold::token). [`Hold::check`], [`Hold::lost`] and [`Hold::run`] tell
-//!   of its loss.
-//! - What goes on unseen is logged by the [`tracing`](https://docs.rs/tracing) crate: failed renewals, losses, long waits.
-//! - [`Candidate`] and [`Leader`]: elections. [`hooks`]: counts and times. [`Error`]: what can go wrong.
+//! - [`Locks`]: a client for the locks of a server, of a cluster, or of a primary that Sentinel monitors. [`redlock`]:
+//!   of independent servers.
+//! - [`Lock`]: describes a lock. The future of [`Lock::acquire`] can be dropped at any moment; then nothing is held.
+//! - [`Guard`]: a lock that is held, with its fencing [token](Hold::token). [`Hold::check`], [`Hold::lost`] and
+//!   [`Hold::run`] report its loss.
+//! - Background events are logged with the [`tracing`](https://docs.rs/tracing) crate: failed renewals, losses, long
+//!   waits.
+//! - [`Candidate`] and [`Leader`]: elections. [`hooks`]: functions that are called for events. [`Error`]: all errors.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

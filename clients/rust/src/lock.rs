@@ -14,8 +14,7 @@ use crate::keeper::Keeper;
 use crate::rules::FIRST_LEASE;
 use crate::wanted::{Kind, SHORTEST_LEASE, Wanted, check_lease, listed, new_owner};
 
-/// A lock, or several, and how it is to be taken. Taking it does not use it up: each
-/// [`acquire`](Self::acquire) is a request of its own.
+/// Describes one or several locks, and their options. It holds nothing itself, and can be acquired any number of times.
 #[derive(Clone)]
 #[must_use = "it takes nothing until it is acquired"]
 pub struct Lock {
@@ -36,46 +35,49 @@ impl Lock {
         Self { engine, names, kind, lease, wait: None, renews: true, max_hold, min_hold, owner: None }
     }
 
-    /// How long the server holds the lock unless it is renewed: 100 ms or more. The longest is its `redislock.max-lease` (an
-    /// hour), or its `redislock.quarantine` if that is set and shorter. Default: that of the [`Locks`](crate::Locks).
+    /// Sets how long the server keeps the lock unless it is renewed: 100 ms or more. The longest is its
+    /// `redislock.max-lease` (an hour), or its `redislock.quarantine` if that is set and shorter. Default: that of the
+    /// [`Locks`](crate::Locks).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// How long to wait for the lock at most; `Duration::ZERO`: not at all. Default: without end.
+    /// Sets how long to wait for the lock; `Duration::ZERO` does not wait. Default: no limit.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// Whether the lease is renewed at each third of it; default: yes.
+    /// Sets whether the lease is renewed, at each third of it. Default: yes.
     pub fn renew(mut self, renews: bool) -> Self {
         self.renews = renews;
         self
     }
 
-    /// How long the hold lasts at most, 100 ms or more. It counts from before the request that was granted, and the last
-    /// lease is cut to it. Then the hold is lost ([`Loss::MaxHold`](crate::Loss::MaxHold)). Default: without end.
+    /// Sets how long the hold lasts at most: 100 ms or more. It counts from before the granted request was sent, and
+    /// the last lease is shortened to fit. Then the hold is lost ([`Loss::MaxHold`](crate::Loss::MaxHold)). Default: no
+    /// limit.
     pub fn max_hold(mut self, most: Duration) -> Self {
         self.max_hold = Some(most);
         self
     }
 
-    /// How long the lock stays taken from its grant at least, 100 ms or more, whatever happens to its holder: the server
-    /// keeps it. A release before that ends the hold, and leaves the lock taken for the rest. A job that is to run once a
-    /// minute on any machine uses [`try_acquire`](Self::try_acquire) with 50 seconds of it. Not for readers, nor for
-    /// independent servers. Default: not at all.
+    /// Sets how long the lock stays taken at least, counted from its grant, whatever happens to the holder: 100 ms or
+    /// more. An earlier release ends the hold, but the server keeps the lock for the rest of that time. For a job that
+    /// must run once a minute, on any one of many machines, use [`try_acquire`](Self::try_acquire) with 50 seconds. Not
+    /// for readers or independent servers. Default: none.
     pub fn min_hold(mut self, least: Duration) -> Self {
         self.min_hold = Some(least);
         self
     }
 
-    /// The owner that holds, in place of the label and a UUID: 1 to 256 bytes, and not `*`.
+    /// Sets one owner for the several locks of a task, so that the server detects its deadlocks: 1 to 256 bytes, and
+    /// not `*`. Default: the label and a UUID.
     ///
-    /// Requests of the same owner are one and the same for the server, so use it for one task. The task then never waits
-    /// for itself, and the server sees its deadlocks with others. But two guards of one owner and one lock are one hold, and
-    /// the first that goes gives it up for both.
+    /// The server treats requests of the same owner as one, so the task never waits for itself. But two guards of one
+    /// owner and one lock are one hold, and the first guard that is dropped releases it for both. Use an owner in one
+    /// task only.
     pub fn owner(mut self, owner: impl AsRef<[u8]>) -> Self {
         self.owner = Some(owner.as_ref().to_vec());
         self
@@ -107,7 +109,7 @@ impl Lock {
             _ if least < SHORTEST_LEASE => format!("must be {SHORTEST_LEASE:?} or more, not {least:?}"),
             Some(most) => format!("must be max_hold ({most:?}) or less, not {least:?}"),
             None if self.kind == Kind::Shared || self.engine.is_group() => {
-                "is for locks of one owner and for semaphores, not for readers or independent servers"
+                "must not be set for readers or independent servers: it is for exclusive locks and semaphores"
                     .to_owned()
             }
             None => return Ok(()),
@@ -126,17 +128,19 @@ impl Lock {
         listed(&self.names, self.engine.settings.prefix.len())
     }
 
-    /// Takes the lock. If the future is dropped before it is done, nothing is held, and nobody waits.
+    /// Waits for the lock. If the future is dropped before it is done, nothing is held, and no request stays in the
+    /// queue.
     ///
     /// # Errors
     ///
-    /// - [`Error::LockTimeout`] if it could not be acquired in time.
-    /// - [`Error::Invalid`] for a name, lease, owner or limit out of its range, and outside of a tokio runtime. Also where
-    ///   two of the independent servers have turned out to be one.
-    /// - [`Error::ConnectionFailed`] if no server answers: for 10 s where the wait has no end, else until 2 s beyond it. A
-    ///   server that answers and grants nothing yet, as one that loads its data or is a replica, is waited for.
-    /// - [`Error::LockLost`] if the grant came after its lease, and no time is left to ask again.
-    /// - What the server refuses: [`Error::Deadlock`], [`Error::LockKindMismatch`], [`Error::ModuleMissing`] and so on.
+    /// - [`Error::LockTimeout`] if it was not granted in time.
+    /// - [`Error::Invalid`] for a name, lease, owner or limit out of its range, and outside of a tokio runtime. Also if
+    ///   two of the independent servers turn out to be one.
+    /// - [`Error::ConnectionFailed`] if no server answers: for 10 s if the wait has no limit, otherwise until 2 s after
+    ///   its end. If a server answers but grants no locks for now, because it loads its data or is a replica, the wait
+    ///   continues.
+    /// - [`Error::LockLost`] if the grant arrived after its lease had expired, and no time is left to ask again.
+    /// - The server's errors: [`Error::Deadlock`], [`Error::LockKindMismatch`], [`Error::ModuleMissing`] and so on.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         let (began, wanted) = (Moment::now(), self.wanted()?);
         let keeper = &self.engine.keeper;
@@ -157,11 +161,12 @@ impl Lock {
         Ok(guard)
     }
 
-    /// Takes the lock if it is free now; `None` if the server says that it is not. Nothing is left in the queue.
+    /// Takes the lock if it is free now. Returns `None` only if the server replied that another owner holds it. It does
+    /// not wait, and leaves no position in the queue.
     ///
     /// # Errors
     ///
-    /// Those of [`acquire`](Self::acquire) but for [`Error::LockTimeout`].
+    /// Those of [`acquire`](Self::acquire), except [`Error::LockTimeout`].
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         match self.clone().wait(Duration::ZERO).acquire().await {
             Err(Error::LockTimeout { .. }) => Ok(None),
@@ -169,8 +174,8 @@ impl Lock {
         }
     }
 
-    /// Takes the lock, does this work with it, and gives it up. When the lock is lost, the work is dropped, and this ends
-    /// in [`Error::LockLost`]. An error of the work itself comes out as it is.
+    /// Acquires the lock, does this work, and releases the lock. When the lock is lost, the work is dropped, and this
+    /// returns [`Error::LockLost`]. Errors from the work propagate unchanged.
     pub async fn run<T, E, F, Work>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(Hold) -> Work,

@@ -22,25 +22,26 @@ use crate::wanted::{Kind, check_label, check_lease, check_name};
 /// Tokens stay below what a double can count.
 const HIGHEST_TOKEN: i64 = (1 << 53) - 1;
 
-/// The locks of a server, of the primary that sentinels know, of a cluster, or of several [independent](crate::redlock)
-/// servers.
+/// A client for the locks of a server, of a primary that Sentinel monitors, of a cluster, or of several
+/// [independent](crate::redlock) servers.
 ///
-/// It is cheap to clone, and to be made once for a program. What goes on in the background does so in the tokio runtime in
-/// which it was used first, as long as that lasts. Then it goes on in the next one in which a lock is taken, or in which
+/// Create one for a program; it is cheap to clone. Background tasks run in the tokio runtime in which it was first
+/// used. When that runtime ends, they continue in the next one in which a lock is acquired, or in which
 /// [`run`](crate::Hold::run), [`lost`](crate::Hold::lost) or [`check`](crate::Hold::check) is called. Outside of a
-/// runtime each request ends in [`Error::Invalid`].
+/// runtime, each request returns [`Error::Invalid`].
 #[derive(Clone)]
 pub struct Locks {
     engine: Arc<Engine>,
 }
 
 impl Locks {
-    /// The locks of one server, as `redis://127.0.0.1:6379`. Connects when the first lock is taken.
+    /// Creates a client for the locks of one server, for example `redis://127.0.0.1:6379`. It connects when it is first
+    /// used.
     pub fn open(server: impl IntoServer) -> Result<Self, Error> {
         Self::builder().server(server).build()
     }
 
-    /// Begins to build locks with other settings than the defaults.
+    /// Returns a builder, for settings other than the defaults.
     pub fn builder() -> Builder {
         Builder::of(Err(Error::invalid(
             "name the servers: by server, sentinel or cluster, or by redlock::builder",
@@ -60,45 +61,45 @@ impl Locks {
         [&self.engine.settings.prefix, name].concat()
     }
 
-    /// A lock that one owner holds alone.
+    /// Describes an exclusive lock. Nothing is sent until it is acquired.
     pub fn lock(&self, name: impl AsRef<[u8]>) -> Lock {
         self.one(name, Kind::Exclusive)
     }
 
-    /// A lock that is shared with other readers.
+    /// Describes a lock that readers share. [`write`](Self::write) and [`lock`](Self::lock) exclude them.
     pub fn read(&self, name: impl AsRef<[u8]>) -> Lock {
         self.one(name, Kind::Shared)
     }
 
-    /// The lock that [readers](Self::read) share, for a writer: one owner holds it alone.
+    /// Describes an exclusive lock, as the counterpart of [`read`](Self::read). It is the same as [`lock`](Self::lock).
     pub fn write(&self, name: impl AsRef<[u8]>) -> Lock {
         self.one(name, Kind::Exclusive)
     }
 
-    /// One of `limit` permits, from 1 to 1,000,000. All who use the name must say the same limit, or they are told
-    /// [`Error::LockKindMismatch`].
+    /// Describes one of `limit` permits of a semaphore, from 1 to 1,000,000. All clients must use the same limit for a
+    /// name, or they get [`Error::LockKindMismatch`].
     pub fn semaphore(&self, name: impl AsRef<[u8]>, limit: u32) -> Lock {
         self.one(name, Kind::Limit(limit))
     }
 
-    /// All of these locks or none, with one token: 1 to 64 names, each once. In a cluster their names must be in one
-    /// slot: use a hash tag, as `{account}:1`.
+    /// Describes 1 to 64 exclusive locks that are acquired together, all or none, with one token. In a cluster, all
+    /// names must be in one slot: use a hash tag, as in `{account}:1`.
     pub fn many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
         self.make(names, Kind::Exclusive)
     }
 
-    /// All of these locks or none, shared with other readers.
+    /// Describes locks that readers share, and that are acquired together, all or none, with one token.
     pub fn read_many<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
         self.make(names, Kind::Shared)
     }
 
-    /// A candidate for an election: the holder of the lock leads.
+    /// Describes a candidate for an election: the holder of the lock leads.
     pub fn leader(&self, name: impl AsRef<[u8]>) -> Candidate {
         Candidate::new(self.lock(name))
     }
 
-    /// Checks a token: [`Error::Fenced`] if it is not that of a live hold of this lock. With independent servers a
-    /// majority decides; [`Error::ConnectionFailed`] if too few of them answer to be sure.
+    /// Returns [`Error::Fenced`] unless the token belongs to a live hold of this lock. With independent servers a
+    /// majority decides, and the error is [`Error::ConnectionFailed`] if too few of them answer.
     pub async fn check_token(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), Error> {
         let name = name.as_ref();
         check_name(name)?;
@@ -111,21 +112,21 @@ impl Locks {
         if is_live { Ok(()) } else { Err(Error::Fenced { name: label(), token }) }
     }
 
-    /// Asks for the holders of this lock and its waiters; `None` if there are none. Not for independent servers.
+    /// Returns the holders and the waiters of this lock, or `None` if there are none. Not for independent servers.
     pub async fn info(&self, name: impl AsRef<[u8]>) -> Result<Option<Info>, Error> {
         check_name(name.as_ref())?;
         self.engine.info(&self.key(name.as_ref())).await
     }
 
-    /// Asks whether a lock could be asked for now, of independent servers a majority. Fails as an acquire would. Returns
-    /// the version of the module, as `0.3.0`; the oldest of several.
+    /// Checks that locks can be acquired now, and returns the module's version, for example `0.3.0`. Fails where an
+    /// acquire would. With independent servers it asks a majority, and returns the oldest version.
     pub async fn ping(&self) -> Result<String, Error> {
         self.engine.ping(&self.key(b"redislock:ping")).await
     }
 
-    /// Gives up all that is held and waited for, also through clones of this, and closes all connections. What was still
-    /// held is lost ([`Loss::Close`](crate::Loss::Close)), and nothing can be taken afterwards. Call it before the program
-    /// ends: what is to be done in the background then ends with it.
+    /// Ends all holds, waits and connections, also those of clones. Holds are lost
+    /// ([`Loss::Close`](crate::Loss::Close)), and nothing can be acquired afterwards. Call it before the program ends,
+    /// because background tasks, such as releases, end with the program.
     ///
     /// It takes 5 s at most: see [`close_timeout`](Self::close_timeout).
     pub async fn close(&self) {
@@ -151,7 +152,8 @@ impl Locks {
     }
 }
 
-/// The locks of the server that this client is for. They log in as it does, over connections of their own.
+/// Creates a client for the locks of the server of this `redis::Client`. It logs in as that does, over its own
+/// connections.
 impl From<Client> for Locks {
     fn from(client: Client) -> Self {
         let servers = vec![Topology::Single(client.get_connection_info().clone())];
@@ -165,7 +167,7 @@ impl fmt::Debug for Locks {
     }
 }
 
-/// Makes [`Locks`].
+/// Builds [`Locks`].
 #[must_use = "it makes nothing until it is built"]
 pub struct Builder {
     servers: Result<Vec<Topology>, Error>,
@@ -178,13 +180,13 @@ impl Builder {
         Self { servers, primary: None, settings: Settings::default() }
     }
 
-    /// The locks of one server.
+    /// Sets the address of one server.
     pub fn server(mut self, server: impl IntoServer) -> Self {
         self.servers = server.into_server().map(|info| vec![Topology::Single(info)]);
         self
     }
 
-    /// The locks of the primary that these sentinels know by this name.
+    /// Sets the addresses of some sentinels, and the primary's name in Sentinel.
     pub fn sentinel<S: IntoServer>(
         mut self,
         sentinels: impl IntoIterator<Item = S>,
@@ -193,7 +195,7 @@ impl Builder {
         let service = service.into();
         self.servers = some_of(sentinels).and_then(|sentinels| {
             if service.is_empty() {
-                return Err(Error::invalid("the service that sentinels watch must not be empty"));
+                return Err(Error::invalid("sentinel needs the name of the primary, for example mymaster"));
             }
             let primary = "redis://127.0.0.1".into_server()?;
             Ok(vec![Topology::Sentinel { sentinels, service, primary }])
@@ -201,7 +203,8 @@ impl Builder {
         self
     }
 
-    /// How to log in at the primary that sentinels know: user, password, database and TLS; host and port do not count.
+    /// Sets the login for the primary that Sentinel monitors: user, password, database and TLS. Host and port are
+    /// ignored.
     pub fn primary(mut self, primary: impl IntoServer) -> Self {
         match primary.into_server() {
             Ok(info) => self.primary = Some(info),
@@ -210,63 +213,65 @@ impl Builder {
         self
     }
 
-    /// The locks of a cluster. `nodes`: some of its nodes, which know the others.
+    /// Sets the addresses of some nodes of a cluster.
     pub fn cluster<S: IntoServer>(mut self, nodes: impl IntoIterator<Item = S>) -> Self {
         self.servers = some_of(nodes).map(|nodes| vec![Topology::Cluster(nodes)]);
         self
     }
 
-    /// The lease of locks that name none: 100 ms or more. The longest is the server's `redislock.max-lease` (an hour), or
-    /// its `redislock.quarantine` if that is set and shorter. Default: 30 seconds.
+    /// Sets the lease of locks that set none: 100 ms or more. The longest is the server's `redislock.max-lease` (an
+    /// hour), or its `redislock.quarantine` if that is set and shorter. Default: 30 seconds.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self
     }
 
-    /// How many waiters of this process stand in the server's queue of a lock, while the others stand behind them in
-    /// the process. Those with an owner of yours stand there at once, so that the server sees their deadlocks. It is
-    /// also the most connections that wait for several locks at once. 1 or more; default: 16.
+    /// Sets how many requests of these locks the server queues for one lock: 1 or more, by default 16. The others wait
+    /// in the process, in order. Requests with an explicit owner do not count: the server must see them to detect
+    /// deadlocks. It also limits the connections that wait for several locks.
     pub fn max_queued_per_lock(mut self, most: usize) -> Self {
         self.settings.max_queued = most;
         self
     }
 
-    /// The holder's name for operators: 1 to 200 bytes, `host:pid` by default. The owner of each hold is the label and a UUID.
+    /// Names this process for operators, as in `LOCK.INFO`: 1 to 200 bytes, `host:pid` by default. The owner of each
+    /// hold is the label and a UUID.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.settings.label = label.into();
         self
     }
 
-    /// What stands before each name on the server; nothing by default. [`Hold::name`](crate::Hold::name) is without it.
+    /// Sets a prefix that is prepended to each lock name on the server; empty by default.
+    /// [`Hold::name`](crate::Hold::name), errors and logs omit it.
     pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
         self.settings.prefix = prefix.as_ref().to_vec();
         self
     }
 
-    /// For how long no server may answer until a wait without an end fails: 10 s by default.
+    /// Sets after how long without an answer of any server a wait without a limit fails: 10 s by default.
     pub fn server_timeout(mut self, timeout: Duration) -> Self {
         self.settings.server_timeout = timeout;
         self
     }
 
-    /// What is told of requests, grants, losses, releases, failed renewals and new connections. Keep a clone of the
-    /// [`Arc`] to read it afterwards, as [`Counters`](crate::hooks::Counters).
+    /// Sets the hooks that are called for requests, grants, losses, releases, failed renewals and new connections. To
+    /// read them afterwards, as with [`Counters`](crate::hooks::Counters), keep a clone of the [`Arc`].
     pub fn hooks(mut self, hooks: Arc<dyn Hooks>) -> Self {
         self.settings.hooks = hooks;
         self
     }
 
-    /// The locks. Connects to no server yet.
+    /// Returns the client. It connects when it is first used.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] where no server or no address is named, an address is none, or a number is out of its range.
+    /// [`Error::Invalid`] if no server is set, an address is invalid, or a number is out of its range.
     pub fn build(self) -> Result<Locks, Error> {
         let mut servers = self.servers?;
         match (self.primary, &mut servers[..]) {
             (Some(login), [Topology::Sentinel { primary, .. }]) => *primary = login,
             (Some(_), _) => {
-                return Err(Error::invalid("primary(..) goes with sentinel(..), and with nothing else"));
+                return Err(Error::invalid("primary(..) must be used only together with sentinel(..)"));
             }
             (None, _) => {}
         }

@@ -1,4 +1,4 @@
-//! Hooks that record metrics and spans by the API of OpenTelemetry.
+//! Hooks that record OpenTelemetry metrics and spans.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -20,7 +20,8 @@ const HOLDS: [f64; 12] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300
 /// Hooks that record metrics of waits, holds and renewals by the API of [`opentelemetry`], and a span for each wait and
 /// each hold.
 ///
-/// Names of locks are no attributes: there may be millions. The span of a hold has the parent that its wait has.
+/// Lock names are not attributes, because there may be millions of them. The spans of a wait and of its hold have the
+/// same parent.
 #[derive(Debug)]
 pub struct OpenTelemetry {
     tracer: BoxedTracer,
@@ -36,14 +37,14 @@ pub struct OpenTelemetry {
 }
 
 impl Default for OpenTelemetry {
-    /// Records by the global providers of the program.
+    /// Records to the global providers.
     fn default() -> Self {
         Self::new(&global::meter("redislock"), global::tracer("redislock"))
     }
 }
 
 impl OpenTelemetry {
-    /// Records by this meter and this tracer.
+    /// Records to this meter and this tracer.
     pub fn new(meter: &Meter, tracer: BoxedTracer) -> Self {
         let histogram = |name: &'static str, about: &'static str, buckets: &[f64]| {
             let made = meter.f64_histogram(name).with_unit("s").with_description(about);
@@ -56,27 +57,27 @@ impl OpenTelemetry {
             tracer,
             separator: None,
             attributes: Vec::new(),
-            waits: histogram("redislock.client.wait.duration", "From acquire to its end", &WAITS),
-            holds: histogram("redislock.client.hold.duration", "From a grant to its end", &HOLDS),
-            waiters: count("redislock.client.waiter.count", "{waiter}", "Acquires that have not ended"),
-            holders: count("redislock.client.hold.count", "{hold}", "Locks that are held"),
+            waits: histogram("redislock.client.wait.duration", "Time from a request to its end", &WAITS),
+            holds: histogram("redislock.client.hold.duration", "Time from a grant to its end", &HOLDS),
+            waiters: count("redislock.client.waiter.count", "{waiter}", "Pending requests"),
+            holders: count("redislock.client.hold.count", "{hold}", "Holds"),
             failures: meter
                 .u64_counter("redislock.client.renewal.failures")
                 .with_unit("{renewal}")
-                .with_description("Renewals that failed")
+                .with_description("Failed renewals")
                 .build(),
             held: Mutex::default(),
         }
     }
 
-    /// Makes `redislock.lock.group` an attribute: the part of a name before this.
+    /// Adds the attribute `redislock.lock.group`: the part of a lock's name before this separator.
     #[must_use]
     pub fn separator(mut self, separator: impl Into<String>) -> Self {
         self.separator = Some(separator.into());
         self
     }
 
-    /// Attributes of all that is recorded, as `server.address`.
+    /// Adds attributes to everything that is recorded, for example `server.address`.
     #[must_use]
     pub fn attributes(mut self, attributes: impl IntoIterator<Item = KeyValue>) -> Self {
         self.attributes = attributes.into_iter().collect();

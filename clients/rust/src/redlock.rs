@@ -1,4 +1,4 @@
-//! Redlock: one lock over independent servers, with tokens that are raised to be the group's own.
+//! Locks over several independent servers: Redlock, with increasing fencing tokens.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), redislock_client::Error> {
@@ -32,11 +32,11 @@ use crate::wanted::{Kind, Line, Wanted};
 /// With fewer servers a majority would be all of them: one that is down would keep everybody out.
 const FEWEST_SERVERS: usize = 3;
 
-/// Begins to build locks that a majority of these servers grants, which know nothing of each other. These locks are
-/// exclusive, one at a time, and there is no queue.
+/// Returns a builder for locks that a majority of independent servers grants. These locks are exclusive, one at a time,
+/// and there is no queue.
 ///
-/// Name an odd number of servers, 3 or more, and each once: [`build`](Builder::build) refuses an address that is named
-/// twice. A server that has two addresses is refused with [`Error::Invalid`] when it grants a lock under both.
+/// Name an odd number of servers, 3 or more, each only once: [`build`](Builder::build) rejects an address that is named
+/// twice. A server with two addresses is rejected with [`Error::Invalid`] when it grants a lock under both.
 pub fn builder<S: IntoServer>(servers: impl IntoIterator<Item = S>) -> Builder {
     Builder::of(topologies(servers))
 }
@@ -138,7 +138,7 @@ pub(crate) async fn acquire(
     patience: Patience,
 ) -> Result<Option<Grant>, Error> {
     if wanted.kind != Kind::Exclusive || wanted.names.len() > 1 {
-        return Err(Error::invalid("independent servers give exclusive locks, one at a time"));
+        return Err(Error::invalid("independent servers allow only exclusive locks, one at a time"));
     }
     let (servers, mut reached) = (engine.cores.len(), Moment::now());
     for number in 0_u64.. {

@@ -226,7 +226,7 @@ impl Servers {
             known.last.replace(address.clone())
         };
         if let Some(last) = last.filter(|last| *last != address) {
-            info!("the primary of {service} is {address} now, not {last}");
+            info!("the primary of {service} changed to {address}, before {last}");
         }
         Ok(())
     }
@@ -299,7 +299,7 @@ impl Servers {
         }
         door.back_off().await;
         let is_closed = || self.closed.load(Ordering::Acquire);
-        let closed = || Failure::broken("these locks were closed");
+        let closed = || Failure::broken("these locks are closed");
         if is_closed() {
             return Err(closed());
         }

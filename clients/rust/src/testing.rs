@@ -1,7 +1,7 @@
-//! A server in the process, with which programs that use locks are tested: feature `testing`.
+//! An in-memory server for testing programs that use locks: feature `testing`.
 //!
-//! All but the server is the library's own code, so a test sees the same waits, renewals, losses and errors. Its clock is
-//! tokio's. A test that begins with time paused has no real waits:
+//! The rest is the library's own code, so waits, renewals, losses and errors are as with a real server. Its clock is
+//! tokio's, so a test that starts with paused time never waits for real time:
 //!
 //! ```
 //! use redislock_client::testing::Server;
@@ -20,8 +20,8 @@
 //! }
 //! ```
 //!
-//! Once a program has made a [`Server`], all its locks go by tokio's clock. The server has no quarantine, no replicas, no
-//! limits of queues and no `RAISE`, so it is none of [`redlock`](crate::redlock).
+//! Once a program has created a [`Server`], all its locks use tokio's clock. The server has no quarantine, no replicas,
+//! no queue limits and no `RAISE`, so it does not work with [`redlock`](crate::redlock).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -52,7 +52,7 @@ static SERVERS: LazyLock<Mutex<HashMap<String, Weak<Table>>>> = LazyLock::new(Mu
 static KEEPERS: Mutex<Vec<Weak<Keeper>>> = Mutex::new(Vec::new());
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// A server in the process, which ends when this is dropped.
+/// An in-memory server, which ends when this is dropped.
 pub struct Server {
     host: String,
     table: Arc<Table>,
@@ -65,7 +65,7 @@ impl Default for Server {
 }
 
 impl Server {
-    /// A server that has no locks yet.
+    /// Creates a server that has no locks yet.
     pub fn new() -> Self {
         use_the_clock_of_tests();
         let host = format!("{HOST}{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -74,23 +74,24 @@ impl Server {
         Self { host, table }
     }
 
-    /// Its address, for [`Locks::open`] and for [`Builder::server`](crate::Builder::server).
+    /// Returns its address, for [`Locks::open`] and for [`Builder::server`](crate::Builder::server).
     pub fn url(&self) -> String {
         format!("redis://{}", self.host)
     }
 
-    /// Its locks, with the defaults. Each call is as another process.
+    /// Returns a client for its locks, with default settings. Each call acts like another process.
     pub fn locks(&self) -> Result<Locks, Error> {
         Locks::open(self.url())
     }
 
-    /// Lets this time pass: at once if the test's time is paused, else it waits. What is renewed lasts, and other leases
-    /// and waits end on the way. A process that is paused so that it cannot renew is [`tokio::time::advance`].
+    /// Moves the clock by this time: at once if the test's time is paused, otherwise it waits. Holds that are renewed
+    /// stay held; other leases and waits expire. To simulate a paused process that cannot renew, use
+    /// [`tokio::time::advance`].
     pub async fn advance(&self, time: Duration) {
         sleep(time).await;
     }
 
-    /// Ends all holds of this lock, as `DEL` by an operator does. It is done when their holders know it.
+    /// Ends all holds of this lock, as an operator's `DEL` does. Returns when their holders have noticed it.
     pub async fn lose(&self, name: impl AsRef<[u8]>) {
         let (lost, until) = (self.table.lose(name.as_ref()), Moment::now() + PATIENCE);
         let is_held = || {

@@ -68,16 +68,16 @@ fn a_builder_refuses_what_does_not_go_together() {
         assert!(invalid(Locks::open("rediss://host#insecure")).contains("Client::build_with_tls"));
     }
     let sentinel = Locks::builder().sentinel(NOWHERE, "").build();
-    assert_eq!(invalid(sentinel), "the service that sentinels watch must not be empty");
+    assert_eq!(invalid(sentinel), "sentinel needs the name of the primary, for example mymaster");
     let single = Locks::builder().server(NOWHERE[0]).primary("redis://ann:secret@any");
-    assert!(invalid(single.build()).starts_with("primary(..) goes with sentinel(..)"));
+    assert!(invalid(single.build()).starts_with("primary(..) must be used only together with sentinel(..)"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_within_the_range_of_the_server() {
     let server = Server::start();
     let locks = server.locks();
-    let bound = "redislock.max-lease of the server, or its redislock.quarantine if that is set and shorter";
+    let bound = "the server's redislock.max-lease, or its redislock.quarantine if that is set and shorter";
     let range = format!("lease must be from 100ms to 3600s ({bound}), not ");
     for lease in [Duration::from_secs(7200), Duration::MAX] {
         let told = invalid(locks.lock("k").lease(lease).acquire().await);
