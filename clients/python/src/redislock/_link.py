@@ -53,7 +53,7 @@ def unreached(error: BaseException, address: Address | None, login: Login) -> Co
 
 def _no_password(name: str, error: Exception) -> Broken:
     """What is said of a provider that failed. It is asked again for the next connection."""
-    return Broken(f"could not get the credentials for {name}:  {type(error).__name__}: {error}")
+    return Broken(f"could not get the credentials for {name}: {type(error).__name__}: {error}")
 
 
 def in_thread(name: str, call: Callable[[], R]) -> Future[R]:
