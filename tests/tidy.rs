@@ -295,11 +295,13 @@ fn functions_and_files_are_short() {
         let path = source.path.display();
         let length = source.text.lines().count();
         if length >= FILE_LINES_MAX {
-            found.push(format!("{path} has {length} lines"));
+            found.push(format!("{path} has {length} lines: fewer than {FILE_LINES_MAX} are allowed"));
         }
         let long =
             function_lengths(&source.code).into_iter().filter(|(_, length)| *length >= FUNCTION_LINES_MAX);
-        found.extend(long.map(|(name, length)| format!("{path}: {name} has {length} lines")));
+        found.extend(long.map(|(name, length)| {
+            format!("{path}: {name} has {length} lines: fewer than {FUNCTION_LINES_MAX} are allowed")
+        }));
     }
     assert_none(&found);
 }

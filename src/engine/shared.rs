@@ -48,8 +48,7 @@ pub struct Shared {
     pub eviction_is_logged: Note,
     /// A replica connected or disconnected, and the list was not read since.
     pub has_missed_replica: Note,
-    /// Grants and renewals are answered once they are confirmed. Stays set until everything unconfirmed is revoked,
-    /// even if nothing must be confirmed any more.
+    /// Grants and renewals are answered once replicas have confirmed them: `confirm` is not `local`.
     pub holds_back: Note,
     /// The server reports the turns of its event loop, and its replicas.
     pub hears_replicas: Note,

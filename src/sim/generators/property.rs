@@ -465,7 +465,7 @@ fn live_all(lives: u64, kinds: Kinds, sometimes: &[&str]) -> Result<(), String> 
         seen.append(&mut live(seed, 2_000, kinds)?);
     }
     let missing: Vec<_> = sometimes.iter().filter(|what| !seen.contains(*what)).collect();
-    if missing.is_empty() { Ok(()) } else { Err(format!("it never happened: {missing:?}")) }
+    if missing.is_empty() { Ok(()) } else { Err(format!("never in {lives} lives: {missing:?}")) }
 }
 
 #[test]
