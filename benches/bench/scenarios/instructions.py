@@ -28,7 +28,7 @@ BATCH_PAIRS = BATCH_COMMANDS // 2
 #: Work that the server, and the module in its cron, do at least once a second depends on the machine's speed more than
 #: on the pair: it is not counted.
 HOUSEKEEPING = ("serverCron", "clientsTimeProc")
-OUR_HOUSEKEEPING = "redislock::engine::sweep::look_at_queues"
+OUR_HOUSEKEEPING = "redislock::engine::cron::look_at_queues"
 
 CALLGRIND = (
     *("valgrind", "--tool=callgrind", "--callgrind-out-file=callgrind.out.%p", "--quiet"),
