@@ -147,9 +147,12 @@ async fn a_least_hold_that_cannot_be_kept_is_refused() {
             locks.lock("k").max_hold(SECOND).min_hold(2 * SECOND),
             "min_hold must be max_hold (1s) or less, not 2s",
         ),
-        (locks.read("k").min_hold(SECOND), "min_hold is for locks of one owner and for semaphores"),
-        (locks.read_many(["k"]).min_hold(SECOND), "min_hold is for locks of one owner and for semaphores"),
-        (group.lock("k").min_hold(SECOND), "min_hold is for locks of one owner and for semaphores"),
+        (locks.read("k").min_hold(SECOND), "min_hold must not be set for readers or independent servers"),
+        (
+            locks.read_many(["k"]).min_hold(SECOND),
+            "min_hold must not be set for readers or independent servers",
+        ),
+        (group.lock("k").min_hold(SECOND), "min_hold must not be set for readers or independent servers"),
         (locks.lock("k").min_hold(7200 * SECOND), "lease (or min_hold) must be from 100ms to 3600s"),
     ] {
         let told = lock.acquire().await.unwrap_err();
