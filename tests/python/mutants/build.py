@@ -162,5 +162,6 @@ def judge(error, schemata, mutants, left_out, alone, kept_const):
 
 
 def rust(sources):
-    """The files that are Rust's and have mutants or may be asked by them."""
-    return {path: text for path, text in sources.items() if path.endswith(".rs") and "/tests" not in path}
+    """The files that are Rust's and have mutants or may be asked by them; none that tests alone have."""
+    shipped = (path for path in sources if "/tests" not in path and not path.startswith("src/sim/"))
+    return {path: sources[path] for path in shipped if path.endswith(".rs")}
