@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import redis
 
-#: Where `check` has put the source distribution.
-SUITES = Path(os.environ.get("REDISLOCK_PYTHON_SUITES", ""))
-SECONDS = 120
+from .suites import outcomes, unpack
+
 #: Some of its tests take leases of 0.2 s, which end on a busy machine before they are used.
 ATTEMPTS = 3
 
@@ -93,36 +87,17 @@ DIFFERENT = {
 DIFFERENT_IN_THREADS = {**DIFFERENT, "test_context_manager_blocking_timeout": STRING}
 
 
-def outcomes(folder: Path, port: int) -> dict[str, str]:
-    """The outcome of each test, by the name of its file and its own."""
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:valkey", "-rA", "--tb=no"]
-    environment = {**os.environ, "SUITE_PORT": str(port)}
-    command = [sys.executable, "-m", "pytest", *options, "suite"]
-    done = subprocess.run(
-        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS
-    )
-    lines = re.findall(r"^([A-Z]+) suite/(\S+)::TestLock\w*::(\w+)", done.stdout, re.MULTILINE)
-    assert lines, done.stdout + done.stderr
-    return {f"{file}::{name}": outcome for outcome, file, name in lines}
-
-
 def test_suite_of_redis_py_passes_but_for_what_differs(server: Any, tmp_path: Path) -> None:
     suite = tmp_path / "suite"
-    root = f"redis-{redis.__version__}"
-    with tarfile.open(SUITES / f"{root}.tar.gz") as archive:
-        for source in ("test_lock.py", "test_asyncio/test_lock.py"):
-            text = archive.extractfile(f"{root}/tests/{source}")
-            assert text is not None
-            target = suite / source
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (target.parent / "__init__.py").touch()
-            target.write_bytes(text.read())
+    unpack(f"redis-{redis.__version__}", ("test_lock.py", "test_asyncio/test_lock.py"), suite)
+    for folder in (suite, suite / "test_asyncio"):
+        (folder / "__init__.py").touch()
     (suite / "conftest.py").write_text(CONFTEST)
     threads = {f"test_lock.py::{name}" for name in DIFFERENT_IN_THREADS}
     expected = threads | {f"test_asyncio/test_lock.py::{name}" for name in DIFFERENT}
     passed: set[str] = set()
     for _ in range(ATTEMPTS):
-        found = outcomes(tmp_path, server.port)
+        found = outcomes(suite, {"SUITE_PORT": str(server.port)})
         passed |= {name for name, outcome in found.items() if outcome == "PASSED"}
         if set(found) - passed == expected:
             break
