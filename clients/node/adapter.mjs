@@ -129,6 +129,9 @@ const ops = {
     const holders = info.holders.map(({ owner, token, leftMs }) => ({ owner, token, left_ms: Math.floor(leftMs) }));
     return { holders, waiters: info.waiters };
   },
+  async ping() {
+    return { version: await state.locks.ping() };
+  },
   async detach({ hold, lease_ms }) {
     return { ticket: await state.holds.get(hold).detach(lease_ms) };
   },

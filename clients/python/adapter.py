@@ -36,7 +36,8 @@ KINDS = [
 ]  # fmt: skip
 #: The operations that both kinds of clients have.
 OPS = [
-    "acquire", "try", "check", "release", "run", "cycle", "fork", "lead", "resign", "quit", "info", "detach", "adopt",
+    "acquire", "try", "check", "release", "run", "cycle", "fork", "lead", "resign", "quit", "info", "ping", "detach",
+    "adopt",
 ]  # fmt: skip
 _OUT = threading.Lock()
 
@@ -293,6 +294,9 @@ class Tasks(Common):
     async def do_info(self, request: dict[str, Any]) -> dict[str, Any]:
         return told_of(await self.locks.info(request["name"]))
 
+    async def do_ping(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"version": await self.locks.ping()}
+
     async def do_detach(self, request: dict[str, Any]) -> dict[str, Any]:
         return {"ticket": await self.holds[request["hold"]].detach(lease_of(request))}
 
@@ -404,6 +408,9 @@ class Threads(Common):
 
     def do_info(self, request: dict[str, Any]) -> dict[str, Any]:
         return told_of(self.locks.info(request["name"]))
+
+    def do_ping(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"version": self.locks.ping()}
 
     def do_detach(self, request: dict[str, Any]) -> dict[str, Any]:
         return {"ticket": self.holds[request["hold"]].detach(lease_of(request))}

@@ -63,6 +63,8 @@ BREAKS = {
     "a-prefix-for-the-first-name": (1, "a-prefix-stands-before-each-name"),
     "a-refusal-is-nothing": (5, "a-try-gets-nothing-where-another-holds-the-lock"),
     "readers-of-several-are-writers": (5, "readers-of-several-locks-hold-them-together"),
+    "pings-a-server-that-grants-nothing": (8, "a-ping-fails-where-no-lock-can-be-acquired"),
+    "pings-without-a-bound": (7, "a-ping-fails-while-the-server-is-away"),
     "info-without-waiters": (5, "info-names-holders-and-waiters"),
     "a-least-hold-is-released": (6, "a-lock-is-free-after-its-least-hold"),
     "a-least-hold-without-a-server": (3, "a-lock-stays-taken-for-its-least-hold"),

@@ -594,6 +594,18 @@ class Locks:
         told = [{"owner": each["owner"], "token": each["token"], "left_ms": each["lease-left-ms"]} for each in holders]
         return {"holders": told, "waiters": 0 if is_broken("info-without-waiters") else found.get("waiters", 0)}
 
+    async def ping(self):
+        """The version of the module, if the server grants locks now."""
+        name = self.key("redislock:ping")
+        until = time.monotonic() + (20.0 if is_broken("pings-without-a-bound") else PATIENCE)
+        await self.servers.ask(name, "LOCK.FENCE", name, until=until)
+        # A replica answers that as well.
+        role = await self.servers.ask(name, "ROLE", until=until)
+        if role[0] != "master" and not is_broken("pings-a-server-that-grants-nothing"):
+            raise ConnectionFailed(f"the address leads to a replica, which grants nothing: its primary is {role[1]}:{role[2]}")
+        info = await self.servers.ask(name, "INFO", "redislock", until=until)
+        return dict(line.partition(":")[::2] for line in info.splitlines())["redislock_version"]
+
     async def held(self, owner):
         """The names of all that this owner holds."""
         if self.servers.mode != "cluster":

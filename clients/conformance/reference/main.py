@@ -149,6 +149,10 @@ class Adapter:
         """The holders of a lock and its waiters."""
         return await self.locks.info(message["name"])
 
+    async def do_ping(self, message):
+        """The version of the module."""
+        return {"version": await self.locks.ping()}
+
     async def do_detach(self, message):
         """Hands it on."""
         return {"ticket": await self.locks.detach(self.holds[message["hold"]], message.get("lease_ms"))}

@@ -175,6 +175,9 @@ func (a *adapter) answer(ctx context.Context, r *request) (object, error) {
 	switch r.Op {
 	case "info":
 		return a.info(ctx, r)
+	case "ping":
+		version, err := a.locks.Ping(ctx)
+		return object{"version": version}, err
 	case "check":
 		hold := a.hold(r.Hold)
 		if err := hold.Check(); err != nil {

@@ -121,6 +121,7 @@ impl Adapter {
             "acquire" => self.acquire(request).await,
             "try" => self.try_acquire(request).await,
             "info" => self.info(request).await,
+            "ping" => Ok(json!({"version": self.locks()?.ping().await?})),
             "check" => self.check(request),
             "release" => self.release(request).await,
             "run" => self.run(request).await,

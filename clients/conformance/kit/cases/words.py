@@ -3,8 +3,14 @@
 import json
 import time
 
+from harness.replicas import AT_ONCE, is_linked
+
+from ..adapter import Refused
 from ..stage import LONG_MS, as_dictionary
 from . import case
+
+#: How long a ping may take that fails: 2 s by PROTOCOL.md, and more on a machine that is busy.
+PING_FAILS_IN = 2.0 + 8.0
 
 
 def left_ms(stage, name):
@@ -55,6 +61,42 @@ def info_names_holders_and_waiters(stage):
     stage.give_up("k")
     asked.result()
     adapter("release", hold="h1")
+
+
+@case(7, 8)
+def a_ping_fails_while_the_server_is_away(stage):
+    """It gives the module's version; an error in time, if the server is gone or silent; the version when it is back."""
+    server, door, adapter = stage.single()
+    version = server.info("redislock")["redislock_version"]
+    assert adapter("ping")["version"] == version
+    for goes, comes in ((lambda: (door.shut(), door.cut()), door.open), (door.stall, lambda: (door.flow(), door.cut()))):
+        goes()
+        asked = adapter.ask("ping")
+        assert asked.kind(25) == "ConnectionFailed", f"answered with {asked.answer}"
+        assert asked.seconds <= PING_FAILS_IN, f"after {asked.seconds:.1f} s"
+        comes()
+        assert adapter("ping")["version"] == version
+    assert server.admin("KEYS", "*") == [], "it has left a key"
+
+
+@case(7, 8)
+def a_ping_fails_where_no_lock_can_be_acquired(stage):
+    """A replica and a server without the module answer, but grant nothing: an error that says so, in time."""
+    primary, replica, bare = stage.start(*AT_ONCE), stage.start(*AT_ONCE), stage.start(with_module=False)
+    stage.leaves.add(bare)
+    replica.admin("REPLICAOF", "127.0.0.1", primary.port)
+    is_linked(replica)
+    for server, kind, word in ((replica, "ConnectionFailed", "replica"), (bare, "ModuleMissing", "loadmodule")):
+        began = time.monotonic()
+        try:
+            adapter = stage.adapter(stage.door(server).address)
+            began = time.monotonic()
+            answer = adapter("ping")
+        except Refused as refused:  # open may say it, too
+            assert refused.kind == kind and word in refused.message.lower(), f"answered with {refused}"
+        else:
+            raise AssertionError(f"answered with {answer} where {kind} is meant")
+        assert time.monotonic() - began <= PING_FAILS_IN, f"after {time.monotonic() - began:.1f} s"
 
 
 @case(1)

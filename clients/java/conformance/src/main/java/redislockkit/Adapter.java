@@ -179,6 +179,7 @@ public final class Adapter implements LockListener {
             });
             case "info" -> slowly(request, () -> locks.info(request.name).map(Adapter::info)
                     .orElse(Map.of("holders", List.of(), "waiters", 0)));
+            case "ping" -> slowly(request, () -> Map.of("version", locks.ping()));
             case "check" -> {
                 try {
                     hold(request).check();
