@@ -1,4 +1,4 @@
-"""The statements of docs/operations/failover.md about failovers in addition to the steps that it shows. They do not always go
+"""The statements of docs/operations/failover*.md about failovers in addition to the steps that it shows. They do not always go
 well; some end holds; and clients ask meanwhile. test_operations.py runs the steps themselves."""
 
 import time
@@ -18,13 +18,13 @@ pytestmark = [
     pytest.mark.skipif(VALGRIND, reason="many servers at once, which watch each other's time"),
 ]
 
-PAGE = (ROOT / "docs" / "operations" / "failover.md").read_text()
+PAGES = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "operations").glob("failover*.md")))
 QUARANTINE_MS = 3000
 
 
 def line_of(start):
-    """The words of the one command of the page that begins so, without redis-cli."""
-    (found,) = {line[line.index(start) :] for line in PAGE.splitlines() if start in line and "-p 6379" in line}
+    """The words of the one command of the pages that begins so, without redis-cli."""
+    (found,) = {line[line.index(start) :] for line in PAGES.splitlines() if start in line and "-p 6379" in line}
     return found.split("`")[0].split()
 
 
