@@ -40,6 +40,14 @@ const fn table_of(hash: u64, tables: usize) -> usize {
 }
 
 impl<T: Copy + Eq> ByHash<T> {
+    /// Returns an empty map with as many tables as this number of entries needs: none is split as they come.
+    #[must_use]
+    pub fn with_room(entries: usize) -> Self {
+        let tables = entries.div_ceil(MEAN_MAX).max(1);
+        let each = entries / tables;
+        Self { tables: (0..tables).map(|_| HashTable::with_capacity(each)).collect(), len: 0 }
+    }
+
     /// Returns the number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -209,6 +217,19 @@ mod tests {
         }
         assert_eq!((found.len(), found.tables.len(), found.iter().next()), (0, 1, None));
         assert!(found.is_empty());
+    }
+
+    #[test]
+    fn a_map_with_room_has_the_tables_that_its_entries_need() {
+        for entries in [0, 1, MEAN_MAX, MEAN_MAX + 1, 9 * MEAN_MAX + 1] {
+            let mut found = ByHash::with_room(entries);
+            let tables = found.tables.len();
+            for number in 0..entries as u64 {
+                found.insert(number.wrapping_mul(0x9E37_79B9_7F4A_7C15), number);
+            }
+            assert_eq!((found.tables.len(), found.len()), (tables, entries));
+            assert_eq!(tables, entries.div_ceil(MEAN_MAX).max(1));
+        }
     }
 
     #[test]

@@ -48,11 +48,27 @@ enum Ids {
     Many(Box<Many>),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Many {
     /// With the record in addition to the token, because a broken stream can name one token twice, and both are kept.
     by_token: BTreeSet<(Token, LockId)>,
     by_owner: ByHash<LockId>,
+}
+
+impl Many {
+    /// Builds both indexes at once. The owners are given in the order of the holders.
+    fn new<'a>(
+        hasher: &DefaultHashBuilder,
+        holders: Vec<(Token, LockId)>,
+        owners: impl Iterator<Item = &'a [u8]>,
+    ) -> Self {
+        let mut by_owner = ByHash::with_room(holders.len());
+        for (&(_, holder), owner) in holders.iter().zip(owners) {
+            by_owner.insert(hasher.hash_one(owner), holder);
+        }
+        // Sorted input fills a tree in one pass, without a search for each entry.
+        Self { by_token: holders.into_iter().collect(), by_owner }
+    }
 }
 
 /// All lists of holders.
@@ -78,6 +94,22 @@ impl HolderLists {
     #[inline]
     pub(super) fn form(&mut self, mode: Mode) -> LockId {
         let ids = Ids::Few(self.spare.pop().unwrap_or_default());
+        LockId::of_list(self.all.insert(Holders { mode, ids }))
+    }
+
+    /// Adds a list of these holders, which are in the order of their tokens. The owners are given in the same order.
+    pub(super) fn form_with<'a>(
+        &mut self,
+        mode: Mode,
+        holders: Vec<(Token, LockId)>,
+        owners: impl Iterator<Item = &'a [u8]>,
+    ) -> LockId {
+        self.listed += holders.len();
+        let ids = if holders.len() <= few_max(FEW_MAX) {
+            Ids::Few(holders)
+        } else {
+            Ids::Many(Box::new(Many::new(&self.hasher, holders, owners)))
+        };
         LockId::of_list(self.all.insert(Holders { mode, ids }))
     }
 
@@ -127,11 +159,8 @@ impl HolderLists {
             return;
         };
         if let Ids::Few(few) = &mut holders.ids {
-            let mut many = Many { by_token: few.drain(..).collect(), by_owner: ByHash::default() };
-            for (&(_, holder), owner) in many.by_token.iter().zip(owners) {
-                let hash = self.hasher.hash_one(&**owner);
-                many.by_owner.insert(hash, holder);
-            }
+            let few = std::mem::take(few);
+            let many = Many::new(&self.hasher, few, owners.iter().map(Vec::as_slice));
             holders.ids = Ids::Many(Box::new(many));
         }
     }

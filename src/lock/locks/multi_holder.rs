@@ -118,6 +118,26 @@ impl Locks {
         Some(holder)
     }
 
+    /// Adds a lock with these holds, which are in the order of their tokens and have different owners. Returns `None`,
+    /// and adds nothing, if there are too many locks.
+    pub fn insert_list<'a>(
+        &mut self,
+        now: Moment,
+        lock_key: LockKey<'_>,
+        mode: Mode,
+        holds: impl ExactSizeIterator<Item = NewHold<'a>> + Clone,
+    ) -> Option<LockId> {
+        let mut holders = Vec::with_capacity(holds.len());
+        for hold in holds.clone() {
+            let Some(holder) = self.insert(now, lock_key, Some(&hold)) else {
+                holders.into_iter().for_each(|(_, holder)| self.remove(holder, now));
+                return None;
+            };
+            holders.push((hold.token, holder));
+        }
+        Some(self.holder_lists.form_with(mode, holders, holds.map(|hold| hold.owner)))
+    }
+
     #[inline]
     fn enlist(&mut self, id: LockId, holder: LockId, token: Token, owner: &[u8]) {
         if !self.holder_lists.join(id, (token, holder), owner) {
@@ -333,6 +353,44 @@ mod tests {
             visits::take();
             assert_eq!(locks.all_of_owner(b"ann").len(), lists);
             assert!(visits::take() <= lists, "{lists} locks, {others} others");
+        }
+    }
+
+    #[test]
+    fn a_list_added_at_once_equals_one_that_holders_join() {
+        let lock_key = LockKey { db: 0, name: b"pool" };
+        for count in [1, 8, 9, 2_000] {
+            let owners: Vec<String> = (1..=count).map(|number| format!("owner-{number}")).collect();
+            let holds = || (1..).zip(&owners).map(|(number, owner)| hold(owner, number)).collect::<Vec<_>>();
+            let (mut at_once, mut joined) = (Locks::default(), Locks::default());
+            let added = at_once.insert_list(NOW, lock_key, Mode::Shared, holds().into_iter());
+            let (added, formed) = (added.expect("there is room"), joined.form(Mode::Shared));
+            for hold in holds() {
+                joined.join(formed, NOW, lock_key, &hold).expect("there is room");
+            }
+            assert_eq!(at_once.check(), Ok(()), "{count}");
+            assert_eq!((at_once.len(), at_once.holds()), (joined.len(), joined.holds()), "{count}");
+            assert_eq!(at_once.is_large(added), joined.is_large(formed), "{count}");
+            let tokens = |locks: &Locks, id| {
+                locks.holders(id).map(|(holder, hold)| (holder, hold.token())).collect::<Vec<_>>()
+            };
+            assert_eq!(tokens(&at_once, added), tokens(&joined, formed), "{count}");
+            at_once.remove(added, NOW);
+            assert_eq!((at_once.check(), at_once.len(), at_once.holds()), (Ok(()), 0, 0), "{count}");
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_refused_in_the_middle_leaves_nothing() {
+        let lock_key = LockKey { db: 0, name: b"lock:1" };
+        let too_long = |number| NewHold { lease_ms: u64::MAX / 2_000, ..hold("late", number) };
+        for fitting in [0, 1, 30] {
+            let owners: Vec<String> = (1..=fitting).map(|number| format!("owner-{number}")).collect();
+            let mut holds: Vec<_> = (1..).zip(&owners).map(|(number, owner)| hold(owner, number)).collect();
+            holds.push(too_long(fitting + 1));
+            let (mut locks, now) = (Locks::default(), Moment(1 << 47 | 1));
+            assert_eq!(locks.insert_list(now, lock_key, Mode::Shared, holds.into_iter()), None);
+            assert_eq!((locks.check(), locks.len(), locks.holds()), (Ok(()), 0, 0), "{fitting}");
         }
     }
 }

@@ -7,7 +7,7 @@ use super::key_step::KeyStep;
 use super::requests::{Granted, KeyRef, Release, Renewal};
 use super::state::Table;
 use crate::lock::codec::{SavedHold, SavedLock};
-use crate::lock::effect::{Change, Effects, Event, Existing, LockId, Record, Step};
+use crate::lock::effect::{Change, Effects, Event, LockId, Record, Step};
 use crate::lock::locks::{Hold, NewHold};
 use crate::lock::token::Travel;
 use crate::lock::types::{LockKey, Mode, Moment, OwnerBuf, Token};
@@ -285,23 +285,21 @@ impl Table {
     }
 
     fn take_in(&mut self, now: Moment, lock_key: LockKey<'_>, saved: Option<&SavedLock>) -> Option<LockId> {
-        let Some(saved) = saved else {
+        let Some(SavedLock { mode, holds }) = saved else {
             return self.locks.insert(now, lock_key, None);
         };
-        let mut ctx = KeyStep::new(KeyRef { lock_key, existing: Existing::Nothing });
-        for hold in &saved.holds {
-            let Some(Record::Hold(holder) | Record::Holder(_, holder)) =
-                self.begin(now, &mut ctx, saved.mode, &new_hold(hold))
-            else {
-                if let Some(lock) = ctx.lock {
-                    self.locks.remove(lock, now);
-                }
-                return None;
-            };
-            self.clock.raise(hold.token);
-            self.locks.set_count(holder, hold.count);
+        let mut new = holds.iter().map(new_hold);
+        let lock = match *mode {
+            Mode::Exclusive => self.locks.insert(now, lock_key, new.next().as_ref())?,
+            mode => self.locks.insert_list(now, lock_key, mode, new)?,
+        };
+        for hold in holds.iter().filter(|hold| hold.count > 1) {
+            if let Some((holder, _)) = self.locks.hold_with(lock, hold.token) {
+                self.locks.set_count(holder, hold.count);
+            }
         }
-        ctx.lock
+        holds.last().into_iter().for_each(|newest| self.clock.raise(newest.token));
+        Some(lock)
     }
 
     /// Returns the saved form of a lock; `None` if it is empty.
