@@ -1,5 +1,5 @@
 /**
- * One attempt to get a lock: ask, wait, ask again, until it is granted, refused, too late or cancelled.
+ * One attempt to acquire a lock: it asks, waits and asks again until it is granted, refused, timed out or cancelled.
  *
  * The request for one lock goes over the user's client and keeps a position in the queue (QUEUE), so that requests are
  * served in the order of the calls. The server says when to ask again. Several locks have no such position: their request
@@ -33,43 +33,46 @@ import { onAbort } from "./signals.js";
 import { Stop } from "./stop.js";
 import { Trouble } from "./trouble.js";
 
-/** How long a place in line is kept after the last request, and how often it is asked for. */
+/** The time for which the server keeps a queue position after the last request, and the interval between requests. */
 const PLACE_MS = 5000;
 const PLACE_AGAIN_MS = PLACE_MS / 3;
-/** How long one BLOCK request is believed in; then the place is asked for anew, in case its connection is silent. */
+/** The time after which a BLOCK request is repeated, because its connection may have died silently. */
 const BELIEVED_MS = 8000;
-/** What the reply to a BLOCK request may take, beside the time that the request waits by itself. */
+/** The time allowed for the reply to a BLOCK request, in addition to the time that the request waits. */
 const MARGIN_MS = 1000;
-/** How long after its wait an attempt may end, and how long one that does not wait may take. */
+/** The time by which an attempt may outlast its wait, and the limit of an attempt that does not wait. */
 const OVERTIME_MS = 1900;
-/** Thrown when the client is silent for as long as another way is tried. It never leaves this file. */
+/**
+ * Thrown when the client has been silent for so long that the request also takes another route. It never leaves this
+ * file.
+ */
 const SILENT = new Error("the client is silent");
-/** A token that no hold ever has: a release with it ends a wait, and no hold. */
+/** A token that no hold ever has. A release with it ends a wait but no hold. */
 const NOBODYS = 1;
 
 const lateReply = (): Error => new ConnectionFailedError("no answer in time");
 
-/** What came of a request: a grant, one whose lease is over or short, a wait, or nothing. */
+/** The result of a request: a grant, a grant whose lease has expired or is short, a wait, or a failure. */
 type Answer = Grant | "over" | "taken" | "failed";
 
-/** What all attempts of one `Locks` share. */
+/** State that all attempts of one `Locks` share. */
 export interface Context {
   readonly route: Route;
   readonly lines: Lines;
   readonly lineUp: LineUp;
   readonly admission: Admission;
-  /** How long no server may answer until a wait without an end fails. */
+  /** The time without a reply after which an unbounded wait fails. */
   readonly serverTimeout: number;
   readonly attempts: Set<Attempt>;
   readonly loose: LooseEnds;
   readonly waits: (request: Request) => void;
-  /** Whether the program has a hold of this owner, and of this token. */
+  /** Returns true if the program has a hold of this owner, with this token if one is given. */
   readonly holds: (owner: string, token?: number) => boolean;
   /** Each is called when a hold begins. */
   readonly begins: Set<() => void>;
   readonly journal: Journal;
   readonly background: (work: Promise<unknown>) => void;
-  /** The longest that the server accepts, where its settings say less than we ask. */
+  /** The longest times that the server accepts, if its settings allow less than we ask for. */
   readonly most: { queue: number; block: number };
 }
 
@@ -77,32 +80,32 @@ export class Attempt {
   readonly #context: Context;
   readonly #key: string;
   readonly #began = now();
-  /** When the caller's wait is over, and when the attempt ends whatever happens. */
+  /** The end of the caller's wait, and the end of the attempt in any case. */
   readonly #until: number;
   readonly #end: number;
   readonly #waits: boolean;
   readonly #stop = new Stop();
-  /** Whether the server may know of this owner. */
+  /** True if the server may know of this owner. */
   #known = false;
   #isGranted = false;
   #hasWaited = false;
-  /** Whether a server may keep a place in line for it. */
+  /** True if a server may keep a queue position for it. */
   #hasPlace = false;
   #seat: Seat | undefined;
-  /** Whether it was granted with a short lease, which has to be renewed. */
+  /** True if it was granted with a short lease, which must be renewed. */
   #isPromised = false;
-  /** Whether it waits until it may stand in the server's queue. */
+  /** True while it waits for permission to join the server's queue. */
   #isOutside = false;
-  /** Whether its request over a waiting connection was not answered in time, and may still keep its place. */
+  /** True if its request over a waiting connection timed out and may still keep its position. */
   #isSilent = false;
-  /** The one request that the server may have granted, if all before it were answered. */
+  /** The one request that the server may have granted, if all earlier ones were answered. */
   #underway: Promise<unknown> | undefined;
-  /** Whether its owner may have other requests on their way over the client, which it must not overtake. */
+  /** True if its owner may have other requests in flight over the client, which it must not overtake. */
   #isBound = false;
-  /** Whether it was reported that no server replies. */
+  /** True once it has reported that no server replies. */
   #isReported = false;
   readonly #trouble: Trouble;
-  /** Replies that nobody waits for any more, until they have come and what they grant is given up. */
+  /** Replies that no caller waits for. Each stays here until it arrives and its grant is released. */
   readonly #late = new Set<Promise<unknown>>();
   readonly #taken: Taken = new Set();
   #settle: (() => void) | undefined;
@@ -111,7 +114,7 @@ export class Attempt {
     context: Context,
     readonly request: Request,
     wait: number | undefined,
-    /** Is told once that no server answers; without it, the attempt fails then. */
+    /** Called once when no server replies. Without it, the attempt fails then. */
     readonly troubled: ((error: Error) => void) | undefined,
   ) {
     this.#context = context;
@@ -122,7 +125,7 @@ export class Attempt {
     this.#end = this.#until + (this.#waits ? OVERTIME_MS : Math.min(context.serverTimeout, OVERTIME_MS));
   }
 
-  /** Ends the attempt, which then fails with this error. */
+  /** Ends the attempt with this error. */
   stop(error: Error): void {
     this.#loosen();
     this.#stop.because(error);
@@ -133,7 +136,8 @@ export class Attempt {
     const detach = signal && onAbort(signal, () => this.stop(abortOf(signal)));
     this.#context.attempts.add(this);
     const { keys, owner, isNamed } = this.request;
-    // The server sees the deadlocks of an owner that the program names, so that one stands in its queue at once.
+    // The server detects deadlocks of an owner that the program names, so such a request joins the server's queue at
+    // once.
     const entry = keys.length === 1 && this.#waits && !isNamed ? this.#context.admission.join(this.#key) : undefined;
     try {
       if (entry !== undefined) await this.#enter(entry);
@@ -157,7 +161,7 @@ export class Attempt {
     }
   }
 
-  /** Waits until it may stand in the server's queue. */
+  /** Waits until it may join the server's queue. */
   async #enter(entry: Seat): Promise<void> {
     if (entry.hasTurn) return;
     this.#isOutside = this.#hasWaited = true;
@@ -167,17 +171,17 @@ export class Attempt {
     this.#trouble.heard();
   }
 
-  /** Ends the wait, and what was granted. What a named owner holds by another request stays. */
+  /** Ends the wait, and releases what was granted. A named owner keeps what it holds by another request. */
   #withdraw(): void {
     const underway = this.request.isNamed ? this.#underway : undefined;
     this.#giveUp(this.#known && underway === undefined ? undefined : NOBODYS);
-    // Its reply says what was granted, which is given up by its token. Without a reply nobody knows that.
+    // The reply says what was granted, which is then released by its token. Without a reply, the grant is unknown.
     underway?.catch((error: unknown) => {
       if (!isReply(error)) this.#giveUp();
     });
   }
 
-  /** Notes that the request may be granted from now on although nobody waits for that. */
+  /** Records that the request may be granted from now on although no caller waits for it. */
   #loosen(): void {
     this.#settle ??= this.#context.loose.add(this.request.owner, this.#taken, () => this.#known);
   }
@@ -187,7 +191,7 @@ export class Attempt {
     this.#settle?.();
   }
 
-  /** Asks and waits until it is granted; the first answer is there. */
+  /** Asks and waits until the lock is granted, given the first answer. */
   async #untilGranted(first: Answer): Promise<Grant> {
     for (let answer = first, failures = 0; ; answer = await this.#ask(failures)) {
       if (typeof answer === "object") return answer;
@@ -205,7 +209,7 @@ export class Attempt {
     }
   }
 
-  /** No server has replied for long: the end of a wait without an end, unless somebody wants only to be told. */
+  /** No server has replied for a long time. Unbounded waits fail, except those that only want to be notified. */
   #unheard(): void {
     for (const each of this.#context.attempts) {
       if (each.#isOutside && each.#key === this.#key) each.#unheardOutside(this.#trouble);
@@ -215,7 +219,10 @@ export class Attempt {
     this.#isReported = true;
   }
 
-  /** The same for one that does not ask yet: it would fail only after all that stand before it. */
+  /**
+   * Passes the failure to an attempt that has not asked yet. It would otherwise fail only after all attempts ahead of
+   * it.
+   */
   #unheardOutside(trouble: Trouble): void {
     this.#trouble.learn(trouble);
     if (this.#mayFail) this.stop(new Stopped(this.#trouble.unreached()));
@@ -229,17 +236,18 @@ export class Attempt {
     return this.#until - now();
   }
 
-  /** Asks over the user's client, or around it: see `Route`. */
+  /** Asks over the user's client, or over another route: see `Route`. */
   async #ask(failures = 0): Promise<Answer> {
     const { route, most, serverTimeout } = this.#context;
     if (route.isClosed) throw this.#trouble.closedClient();
     const isQueued = this.request.names.length === 1 && this.#waits && this.#left() > 0;
-    // A client that dies just after a grant that it waited for leaves a short lease. What follows asks for the whole one.
+    // The short lease limits the harm of a client that dies just after a queued grant. Later requests ask for the whole
+    // lease.
     const isShort = isQueued && this.#seat !== undefined && !this.#isPromised && this.request.lease > PLACE_MS;
     const request = isShort ? { ...this.request, lease: PLACE_MS } : this.request;
     const words = acquireCommand(request, isQueued ? { queue: most.queue } : {});
     const sentAt = now();
-    // A request that does not wait has this time for all its repetitions together.
+    // A request that does not wait has this time for all its repetitions.
     const until = this.#waits ? Math.min(sentAt + serverTimeout, this.#end) : this.#end;
     const before = this.#known;
     this.#known = true;
@@ -256,30 +264,31 @@ export class Attempt {
     } catch (error) {
       this.#heedLater(asking);
       if (!(error instanceof Stopped)) this.#underway = undefined;
-      // What is refused is not granted, and a release would end what the owner holds by another request.
+      // A refused request grants nothing, and a release would end what the owner holds by another request.
       if (!(error instanceof LockError) && !mayPass(meaningOf(error))) this.#known = before;
       return this.#failed(error);
     }
     this.#isPromised = isShort && token !== undefined;
     if (token === undefined) {
-      // A request without QUEUE leaves the position that an earlier one has, and the doubt about one without a reply.
+      // A request without QUEUE keeps the position of an earlier one, and cannot settle whether an unanswered one was
+      // granted.
       this.#known = before;
       this.#hasPlace ||= isQueued;
       return "taken";
     }
-    // The reply took as long as the lease. The server may hold it still, so the same owner asks again.
+    // The reply took as long as the lease. The server may still hold the lock for us, so the same owner asks again.
     const isOverdue = this.#waits && now() >= deadlineOf(sentAt, this.request.lease) && this.#left() > 0;
     return isShort || isOverdue ? "over" : { token, sentAt };
   }
 
-  /** Lets nothing be sent when the caller has left. */
+  /** Sends nothing once the caller has left. */
   #unstopped<T>(words: T): T {
     if (this.#stop.error !== undefined) throw this.#stop.error;
     if (!this.#context.attempts.has(this)) throw new ConnectionFailedError("the request has ended");
     return words;
   }
 
-  /** The reply; where the client is silent, the request also goes around it, and the first reply counts. */
+  /** Returns the first reply. If the client is silent, the request is also sent over another route. */
   async #firstReply(asking: Promise<unknown>, command: Command, until: number, mayGoAround: boolean): Promise<unknown> {
     const { route } = this.#context;
     if (!mayGoAround || route.driver.isCluster) return this.#inTime(asking, until);
@@ -294,7 +303,7 @@ export class Attempt {
     this.#heedLater(around);
     const first = Promise.race([
       asking.catch(() => around),
-      // While the client connects, it has nothing to say.
+      // A client that is still connecting cannot reply yet.
       around.catch((error: unknown) => {
         if (route.driver.state !== "ready") throw error;
         return asking;
@@ -303,7 +312,7 @@ export class Attempt {
     return this.#inTime(first, until);
   }
 
-  /** Throws what is final; else says whether to repeat the request ("failed") or to wait ("taken"). */
+  /** Throws final errors. Otherwise returns whether to repeat the request ("failed") or to wait ("taken"). */
   #failed(error: unknown): "taken" | "failed" {
     if (error instanceof Stopped) throw error;
     const { most, route } = this.#context;
@@ -311,7 +320,7 @@ export class Attempt {
     this.#trouble.failed(error, meaning);
     const queue = highestFor("QUEUE", error);
     const block = highestFor("BLOCK", error);
-    // Another request may have learned either first.
+    // Another request may have learned either limit first.
     if (queue !== undefined) most.queue = Math.min(most.queue, queue);
     else if (block !== undefined) most.block = Math.min(most.block, block);
     else if (meaning instanceof QuarantineError && this.#waits) return this.#trouble.report("taken");
@@ -320,23 +329,23 @@ export class Attempt {
     return "failed";
   }
 
-  /** Pauses before the request is repeated; throws if there is no time left for that. */
+  /** Pauses before the request is repeated. Throws if no time is left for that. */
   async #pause(failures: number): Promise<void> {
     const until = this.#waits ? this.#until : this.#end;
     const left = until - now();
     if (left <= 0) throw this.#trouble.unreached();
     await this.#stop.unless(pause(Math.min(pauseBefore(failures), left)));
-    // A request that waits may ask once more when its wait is over. For another one no reply would come in time.
+    // A request that waits may ask once more after its wait. For any other, no reply would arrive in time.
     if (!this.#waits && until <= now()) throw this.#trouble.unreached();
   }
 
-  /** Waits for a change: until it is worth asking again, at the latest when the time is over. */
+  /** Waits for a change until it is worth asking again, or until the time is up. */
   async #wait(): Promise<void> {
     const { lines, begins, holds } = this.#context;
     const { names, isNamed, owner } = this.request;
     if (names.length === 1) return this.#sit();
-    // It waits until a connection may be had, but only as long as its owner holds nothing: the server has to see its
-    // deadlock. If it may still have a place, only another BLOCK takes that over.
+    // It waits for a free connection, but only while its owner holds nothing: the server must see the owner's
+    // deadlocks. If it may still have a position, only another BLOCK takes that over.
     const { ready, stop, hurry } = lines.room();
     const look = () => {
       if (this.#isSilent || (isNamed && holds(owner))) hurry();
@@ -355,7 +364,7 @@ export class Attempt {
     return this.#block();
   }
 
-  /** Waits by its place in line. */
+  /** Waits by its position in the queue. */
   async #sit(): Promise<void> {
     if (this.#seat === undefined) {
       this.#seat = new Seat(this.#key);
@@ -402,12 +411,12 @@ export class Attempt {
     try {
       const reply = await this.#inTime(waiting, until);
       this.#underway = undefined;
-      // It had taken over the position, which has ended with it.
+      // It had taken over the position, which ended together with it.
       this.#known = tokenOf(reply) !== undefined;
       this.#trouble.heard();
       lines.give(line);
     } catch (error) {
-      // An unanswered request is answered soon after its place was asked for anew, or given up.
+      // An unanswered request is answered soon after another request takes over or gives up its position.
       this.#context.background(lines.settle(line, waiting));
       this.#heedLater(waiting);
       if (error instanceof Stopped) throw error;
@@ -420,7 +429,7 @@ export class Attempt {
     }
   }
 
-  /** Withdraws the request, or releases what was granted; goes on until the lease would be over. */
+  /** Withdraws the request, or releases what was granted. Retries until the lease would have expired. */
   #giveUp(token?: number): void {
     const { route, background } = this.#context;
     for (const work of givingUp(route, this.request, { token, taken: this.#taken, isBound: this.#isBound })) {
@@ -434,19 +443,22 @@ export class Attempt {
     this.#late.add(done);
   }
 
-  /** The promise's outcome; `ConnectionFailedError` if it takes too long, `Stopped` if the caller cancels. */
+  /**
+   * Returns the promise's outcome. Throws `ConnectionFailedError` if it takes too long, `Stopped` if the caller
+   * cancels.
+   */
   #inTime<T>(promise: Promise<T>, at: number, late = lateReply): Promise<T> {
     return this.#stop.inTime(promise, at, late);
   }
 
-  /** Gives up a grant that comes after all, if nobody waits for it any more. */
+  /** Releases a grant that arrives after its caller has left. */
   #heedLater(asking: Promise<unknown>): void {
     const heeding = asking.then(async (reply) => {
       const token = tokenOf(reply);
-      // What was granted just now becomes a hold first.
+      // A lock that was granted just now becomes a hold first.
       await new Promise((resolve) => setImmediate(resolve));
       const { attempts, holds } = this.#context;
-      // The token tells it from a later grant to the same owner, and from what the owner held before.
+      // The token tells this grant from later ones to the same owner, and from what the owner held before.
       if (token === undefined || attempts.has(this) || holds(this.request.owner, token)) return;
       this.#giveUp(token);
     });

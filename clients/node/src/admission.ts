@@ -1,14 +1,14 @@
-/** Which attempts stand in the server's queue of a lock. The others of this process wait here, in order. */
+/** Limits how many attempts of this process stand in the server's queue of a lock. The others wait here, in order. */
 
 import { Seat } from "./line-up.js";
 
 export class Admission {
   readonly #rows = new Map<string, Set<Seat>>();
 
-  /** `most` attempts of one lock stand in the server's queue. */
+  /** `most` is the number of attempts of one lock that may stand in the server's queue. */
   constructor(readonly most: number) {}
 
-  /** A seat, whose turn has come if the attempt may stand in the server's queue at once. */
+  /** Returns a seat. Its turn has come if the attempt may join the server's queue at once. */
   join(key: string): Seat {
     const seat = new Seat(key);
     const row = this.#rows.get(key) ?? new Set();
@@ -17,7 +17,7 @@ export class Admission {
     return seat;
   }
 
-  /** Leaves, granted or not. The next one may stand in the server's queue. */
+  /** Leaves, granted or not. The next one may join the server's queue. */
   leave(seat: Seat): void {
     const row = this.#rows.get(seat.name);
     if (!row?.delete(seat)) return;

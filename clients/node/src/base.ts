@@ -1,4 +1,4 @@
-/** What locks on one server (or group) and locks over independent servers have in common. */
+/** The common base of locks on one server (or group) and of locks over independent servers. */
 
 import { AsyncLocalStorage } from "node:async_hooks";
 
@@ -24,31 +24,33 @@ import {
 import { awake, pause, scheduler } from "./scheduler.js";
 import { Vigil } from "./vigil.js";
 
-/** What a program may want to count. All are called synchronously; what they throw or reject is ignored. */
+/**
+ * Events that a program may want to count. All hooks are called synchronously; what they throw or reject is ignored.
+ */
 export interface Hooks {
-  /** A request begins. It ends by `granted`, `timedOut` or `failed`. */
+  /** A request begins. It ends with `granted`, `timedOut` or `failed`. */
   requested?(event: { names: readonly string[] }): void;
-  /** A request ended in an error that is no time-out, or was cancelled. */
+  /** A request failed with an error other than a timeout, or was cancelled. */
   failed?(event: { names: readonly string[]; waitedMs: number; error: Error }): void;
-  /** A lock was granted. `waitedMs`: for how many milliseconds the request had waited. */
+  /** A lock was granted. `waitedMs` is how long the request waited, in milliseconds. */
   granted?(event: { names: readonly string[]; owner: string; token: number; waitedMs: number }): void;
-  /** A request began to wait in line. */
+  /** A request began to wait in the queue. */
   waiting?(event: { names: readonly string[]; owner: string }): void;
   /** A lock could not be acquired in time. */
   timedOut?(event: { names: readonly string[]; owner: string; waitedMs: number }): void;
   /** A hold was lost. */
   lost?(event: { hold: Hold; error: LockLostError }): void;
-  /** A hold was given up by its holder. */
+  /** A holder released its hold. */
   released?(event: { hold: Hold; heldMs: number }): void;
   /** A hold was detached, for another process to adopt. */
   detached?(event: { hold: Hold; heldMs: number }): void;
-  /** A hold was adopted that another process had detached. */
+  /** This process adopted a hold that another process had detached. */
   adopted?(event: { hold: Hold }): void;
-  /** A hold was collected, though it was not given up: it is renewed no more, and ends with its lease. */
+  /** A hold was garbage-collected before it was released. It is not renewed, and ends with its lease. */
   forgotten?(event: { names: readonly string[]; owner: string; token: number }): void;
-  /** A renewal has failed. It is repeated until the lease is over. */
+  /** A renewal failed. It is retried until the lease expires. */
   renewalFailed?(event: { hold: Hold; error: Error }): void;
-  /** A server answers again whose connection was lost. */
+  /** A server replies again after its connection was lost. */
   reconnected?(event: { address: string }): void;
 }
 
@@ -56,61 +58,67 @@ export interface BaseOptions {
   /** The lease in milliseconds: from 100 to the server's `redislock.max-lease`. Default: 30,000. */
   readonly lease?: number | undefined;
   /**
-   * For how many milliseconds no server may answer until a wait without an end fails: 1 or more. A request that does
-   * not wait fails after 2 s at the latest. Default: 10,000.
+   * How long no server may reply, in milliseconds, before an unbounded wait fails: 1 or more. A request that does not
+   * wait fails after 2 s at the latest. Default: 10,000.
    */
   readonly serverTimeout?: number | undefined;
   /** The holder's name for operators: 1 to 200 bytes. The owner of each hold is the label and a UUID. Default: host:pid. */
   readonly label?: string | undefined;
-  /** What stands before each name on the server. `hold.name` is without it. Default: nothing. */
+  /** Put in front of each name on the server. `hold.name` is without it. Default: nothing. */
   readonly prefix?: string | undefined;
   readonly hooks?: Hooks | undefined;
-  /** Gets a line for each event that an operator should know. Without it, `NODE_DEBUG=redislock` shows them. */
+  /** Receives a line for each event that an operator should know. Without it, `NODE_DEBUG=redislock` shows them. */
   readonly logger?: Logger | undefined;
 }
 
 export interface AcquireOptions {
   /**
-   * How many milliseconds the server holds the lock unless it is renewed: from 100 to the server's
-   * `redislock.max-lease`, an hour by default, or to its quarantine if that is shorter. The server refuses a longer
+   * The time for which the server holds the lock unless it is renewed, in milliseconds. From 100 to the server's
+   * `redislock.max-lease` (by default an hour), or to its quarantine if that is shorter. The server refuses a longer
    * one (`ServerRefusedError`).
    */
   readonly lease?: number | undefined;
-  /** How long to wait for the lock, in milliseconds. 0: not at all. Default: without end. */
+  /** The longest wait for the lock, in milliseconds. 0: no wait. Default: no limit. */
   readonly wait?: number | undefined;
-  /** Cancels the request, which then rejects with its reason. `run` also hands it to the body, by `hold.signal`. */
+  /**
+   * Cancels the request, which then rejects with the signal's reason. `run` also passes it to the body, by
+   * `hold.signal`.
+   */
   readonly signal?: AbortSignal | undefined;
-  /** False leaves the lease to its end. Default: true. */
+  /** False lets the lease expire without renewals. Default: true. */
   readonly renew?: boolean | undefined;
   /**
-   * For how many milliseconds the lock stays taken from its grant at least, whatever happens to its holder: 100 or more.
-   * The server keeps it. A release before that ends the hold, and leaves the lock taken for the rest. Not for readers.
-   * Default: not at all.
+   * The shortest time for which the lock stays taken after its grant, in milliseconds, whatever happens to its holder:
+   * 100 or more. The server enforces it. An earlier release ends the hold but leaves the lock taken for the rest. Not
+   * for readers. Default: none.
    */
   readonly minHold?: number | undefined;
-  /** After how many milliseconds the hold ends at the latest: 100 or more. The last lease is cut to it. Default: never. */
+  /**
+   * The longest time that the hold may last, in milliseconds: 100 or more. The last lease is shortened to it. Default:
+   * no limit.
+   */
   readonly maxHold?: number | undefined;
-  /** An owner of your own, 1 to 256 bytes, but not `*`. Default: a fresh one, as host:pid:uuid. */
+  /** An owner of your own, 1 to 256 bytes, but not `*`. Default: a new one, as host:pid:uuid. */
   readonly owner?: string | undefined;
 }
 
 /** The options of a request that does not wait. */
 export type TryOptions = Omit<AcquireOptions, "wait">;
 
-/** What the body of `run` may use of its hold. */
+/** The body of `run`, which gets the hold. */
 export type Body<T> = (hold: Hold) => Promise<T> | T;
 
-/** Called once, when no server has answered a waiting request for so long that it would fail without this. */
+/** Called once, instead of failing, when no server has answered a waiting request for the whole `serverTimeout`. */
 export type Troubled = (error: Error) => void;
 
-/** What is wanted. */
+/** A description of the lock to acquire. */
 export interface Wanted {
   readonly names: readonly string[];
   readonly kind: Kind;
   readonly limit?: number | undefined;
 }
 
-/** A lock that can be taken any number of times. */
+/** A lock, which can be acquired any number of times. */
 export class Lock {
   readonly #locks: Base;
   readonly #wanted: Wanted;
@@ -120,12 +128,15 @@ export class Lock {
     this.#wanted = wanted;
   }
 
-  /** Takes the lock, which stays held until `release()` of the hold, or the end of an `await using` block. */
+  /** Acquires the lock, which stays held until `release()` of the hold, or the end of an `await using` block. */
   acquire(options: AcquireOptions = {}): Promise<Hold> {
     return this.#locks.take(this.#wanted, options);
   }
 
-  /** Takes the lock if it is free now; null if the server says that it is not. All else is an error, as of `acquire`. */
+  /**
+   * Acquires the lock if it is free now; returns null if the server says that it is not. Fails otherwise as `acquire`
+   * does.
+   */
   async tryAcquire(options: TryOptions = {}): Promise<Hold | null> {
     checkRequest(options, { isTry: true });
     try {
@@ -136,15 +147,15 @@ export class Lock {
     }
   }
 
-  /** @internal Takes the lock, and tells of each time for which no server answers. */
+  /** @internal Acquires the lock, and reports each period in which no server answers. */
   stand(options: AcquireOptions, troubled: Troubled): Promise<Hold> {
     return this.#locks.take(this.#wanted, options, troubled);
   }
 
   /**
-   * Takes the lock, runs the body and gives the lock up, whatever the body does. If the lock is lost meanwhile,
-   * `hold.signal` is aborted, and the call ends in `LockLostError` as soon as the body has ended. The process stays alive
-   * for the request and the release, and for the body as long as that sees to it.
+   * Acquires the lock, runs the body and releases the lock, whatever the body does. If the lock is lost meanwhile,
+   * `hold.signal` is aborted, and the call rejects with `LockLostError` as soon as the body ends. The process stays
+   * alive for the request and the release; the body must keep it alive itself.
    */
   run<T>(body: Body<T>): Promise<T>;
   run<T>(options: AcquireOptions, body: Body<T>): Promise<T>;
@@ -171,10 +182,10 @@ export class Lock {
   }
 }
 
-/** Resolves when all that is due has been done. */
+/** Resolves when all pending callbacks have run. */
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
-/** What comes out of a body that has thrown: its own error, or the loss that has ended it. */
+/** The error to report for a body that has thrown: its own error, or the loss that caused it. */
 function reasonOf(error: unknown, hold: Hold): unknown {
   const { loss } = hold;
   if (loss === undefined || error === loss) return error;
@@ -184,9 +195,9 @@ function reasonOf(error: unknown, hold: Hold): unknown {
 const BASE_OPTIONS = ["lease", "serverTimeout", "label", "prefix", "hooks", "logger"];
 const LEASE_MS = 30_000;
 const SERVER_TIMEOUT_MS = 10_000;
-/** How long close() takes at most. */
+/** The time limit of close(). */
 const CLOSE_MS = 5000;
-/** The part of that for which it waits for bodies. */
+/** The part of that limit for which close() waits for bodies. */
 const BODIES = 4 / 5;
 
 /** The holds under which the calling code runs. */
@@ -201,7 +212,7 @@ export abstract class Base implements AsyncDisposable {
   readonly #lives = new Set<Life>();
   /** Each is called when a hold begins. */
   protected readonly begins = new Set<() => void>();
-  /** The holds under which bodies run, and the end of each. */
+  /** The holds under which bodies run, and the end of each body. */
   readonly #bodies = new Map<Life, Promise<unknown>>();
   readonly #leaders = new Set<Leader>();
   readonly #background = new Set<Promise<unknown>>();
@@ -209,7 +220,7 @@ export abstract class Base implements AsyncDisposable {
   protected readonly journal: Journal;
   #closing: Promise<void> | undefined;
 
-  /** `more` are the options that it has beside those of all locks. */
+  /** `more` names the options that only this class has. */
   protected constructor(options: BaseOptions, more: readonly string[] = []) {
     checkOptions(options, [...BASE_OPTIONS, ...more]);
     this.lease = options.lease ?? LEASE_MS;
@@ -255,25 +266,25 @@ export abstract class Base implements AsyncDisposable {
     return new Lock(this, { names: [name], kind: "exclusive" });
   }
 
-  /** Takes the exclusive lock of this name. */
+  /** Acquires the exclusive lock of this name. */
   acquire(name: string, options: AcquireOptions = {}): Promise<Hold> {
     return this.lock(name).acquire(options);
   }
 
-  /** Takes the exclusive lock of this name for as long as the body runs: see `Lock.run`. */
+  /** Acquires the exclusive lock of this name for as long as the body runs: see `Lock.run`. */
   run<T>(name: string, body: Body<T>): Promise<T>;
   run<T>(name: string, options: AcquireOptions, body: Body<T>): Promise<T>;
   run<T>(name: string, ...rest: [Body<T>] | [AcquireOptions, Body<T>]): Promise<T> {
     return this.lock(name).run(...(rest as [AcquireOptions, Body<T>]));
   }
 
-  /** Takes the exclusive lock of this name if it is free now: see `Lock.tryAcquire`. */
+  /** Acquires the exclusive lock of this name if it is free now: see `Lock.tryAcquire`. */
   tryAcquire(name: string, options: TryOptions = {}): Promise<Hold | null> {
     return this.lock(name).tryAcquire(options);
   }
 
   /**
-   * Stands for election: of all that lead this name, one leads at any time. Throws a `TypeError` if the name or an
+   * Stands for election: of all candidates for this name, one leads at any time. Throws a `TypeError` if the name or an
    * option is wrong.
    */
   leader(name: string, options: LeaderOptions): Leader {
@@ -285,10 +296,10 @@ export abstract class Base implements AsyncDisposable {
   }
 
   /**
-   * Gives up all holds and requests, and closes the library's own connections. Your client stays open. A hold that was
-   * still held is lost, with the reason "close". One that a body of `run` works under is given up when that has ended, or
-   * by its lease, unless that body calls this. Takes `timeout` milliseconds at most: what no server has confirmed by then
-   * is free when its lease is over. Calling it again changes nothing.
+   * Releases all holds, ends all requests, and closes the library's own connections. Your client stays open. Each hold
+   * that was still held is lost, with the reason "close". The hold of a running `run` body is released when the body
+   * ends, or ends with its lease, unless that body calls this. Takes at most `timeout` milliseconds: a lock whose
+   * release no server has confirmed by then is free when its lease expires. Further calls do nothing.
    */
   close(timeout = CLOSE_MS): Promise<void> {
     checked("timeout", timeout, 0);
@@ -310,7 +321,7 @@ export abstract class Base implements AsyncDisposable {
       const ending = life.hold?.close() ?? life.giveUp(0);
       this.background(ending.finally(() => unconfirmed.delete(life)));
     }
-    // A leader that is lost with its hold says so before it resigns.
+    // A leader whose hold is lost reports that before it resigns.
     await turn();
     for (const leader of this.#leaders) this.background(leader.resign());
     await this.#finish(working, timeout * BODIES);
@@ -325,7 +336,7 @@ export abstract class Base implements AsyncDisposable {
     this.closeConnections();
   }
 
-  /** Waits for the bodies that work under these. */
+  /** Waits for the bodies that work under these holds. */
   async #finish(working: Set<Life>, ms: number): Promise<void> {
     if (working.size === 0) return;
     const ends = [...working].map((life) => this.#bodies.get(life) ?? Promise.resolve());
@@ -341,7 +352,7 @@ export abstract class Base implements AsyncDisposable {
     await this.close();
   }
 
-  /** @internal Does this work under a hold. `close` waits for its end, unless the work itself calls that. */
+  /** @internal Runs this work under a hold. `close` waits for its end, unless the work itself calls `close`. */
   async work<T>(hold: Hold, body: Body<T>): Promise<T> {
     const life = lifeOf(hold);
     const working = under.run([...(under.getStore() ?? []), life], async () => body(hold));
@@ -393,7 +404,7 @@ export abstract class Base implements AsyncDisposable {
     });
   }
 
-  /** The hold of this grant, with which `begun` is called: without it, the hold was adopted. */
+  /** Makes the hold of this grant, and calls `begun` with it. A hold without `begun` was adopted. */
   protected async begin(
     keeper: Keeper,
     grant: Grant,
@@ -408,7 +419,7 @@ export abstract class Base implements AsyncDisposable {
       await hold.letGo();
       throw new LocksClosedError();
     }
-    // The reply may have taken as long as the lease. The caller is told.
+    // The reply may have taken as long as the lease. Then the caller gets an error.
     if (hold.remaining === 0) {
       hold.keep();
       await hold.letGo();
@@ -424,12 +435,12 @@ export abstract class Base implements AsyncDisposable {
     return new Vigil(this.journal, names, { ownHold, holder: (name) => this.holderOf(name) });
   }
 
-  /** Refuses `minHold` where nobody can keep it. */
+  /** Refuses `minHold` if the server cannot enforce it. */
   protected checkMinHold({ kind }: Wanted): void {
     if (kind === "read") throw new TypeError("minHold is for locks that one owner holds, and for semaphores, not for readers");
   }
 
-  /** Asks for a grant, and says who will keep it. */
+  /** Asks for a grant. Returns it with the keeper that will renew and release it. */
   protected abstract request(
     wanted: Wanted,
     lease: number,
@@ -438,10 +449,10 @@ export abstract class Base implements AsyncDisposable {
   ): { keeper: Keeper; granting: Promise<Grant> };
   protected abstract stopAttempts(error: Error): void;
   protected abstract closeConnections(): void;
-  /** The holder of this lock, where that can be asked. */
+  /** Returns the owner that holds this lock, if the servers can be asked. */
   protected abstract holderOf(name: string): Promise<string | undefined>;
 
-  /** Whether the program has a hold of this owner, and of this token. */
+  /** Returns true if the program has a hold of this owner, with this token if one is given. */
   protected holds(owner: string, token?: number): boolean {
     return [...this.#lives].some((life) => life.keeper.owner === owner && (token ?? life.token) === life.token);
   }
@@ -463,7 +474,7 @@ export abstract class Base implements AsyncDisposable {
     this.#background.add(settled);
   }
 
-  /** Tells of it. The program may still work under the lock, so that it is left to its lease. */
+  /** Reports the forgotten hold. The program may still work under the lock, so the lease is left to expire. */
   #forgotten(life: Life): void {
     const { names, owner } = life.keeper;
     const what = `the hold of ${quoted(names)} was forgotten: nothing refers to it any more, so it is not renewed`;
@@ -472,7 +483,7 @@ export abstract class Base implements AsyncDisposable {
     life.entry = scheduler.at(life.deadline, () => this.#lives.delete(life));
   }
 
-  /** A hook that fails must not cost anybody a lock. It may be an async function, whose rejection nobody handles. */
+  /** A failing hook must not cost any caller a lock. It may be an async function, whose rejection has no handler. */
   #call(hook: () => unknown): void {
     try {
       Promise.resolve(hook()).catch(() => undefined);

@@ -1,28 +1,31 @@
-/** Deadlines, in milliseconds of a clock that nobody sets and that goes on while the machine sleeps. */
+/** Deadlines, in milliseconds of a clock that cannot be set and that keeps counting while the machine sleeps. */
 
 import os from "node:os";
 
-/** What tells the time, in milliseconds. */
+/** The clocks of the machine, in milliseconds. */
 export interface Sources {
-  /** It may stand still while the machine sleeps. */
+  /** May stop while the machine sleeps. */
   monotonic(): number;
-  /** Anybody may set it. */
+  /** May be set at any time. */
   wall(): number;
-  /** It goes on while the machine sleeps. Asking takes long, and it may tell no more than whole seconds. */
+  /** Keeps counting while the machine sleeps. It is slow to read, and may be accurate only to a second. */
   boot(): number;
 }
 
-/** A wall clock that has gone on by this much more than the monotonic one was set, or the machine has slept. */
+/** A wall clock that advanced this much more than the monotonic one was set, or the machine has slept. */
 const LEAP_MS = 10;
-/** How often the boot clock is asked though the wall clock shows nothing: somebody may have set it back meanwhile. */
+/**
+ * The interval at which the boot clock is read though the wall clock shows no sleep: it may have been set back
+ * meanwhile.
+ */
 const LOOK_MS = 100;
 
-/** The monotonic clock, and what the machine has slept. */
+/** The monotonic clock plus the time that the machine has slept. */
 export class Clock {
   readonly #sources: Sources;
-  /** What the boot clock may leave out, and a millisecond for what rounding may. */
+  /** The resolution of the boot clock, and a millisecond for rounding. */
   readonly #tick: number;
-  /** By how much the boot clock is ahead of the monotonic one: no less and no more than this. */
+  /** The lower and the upper bound of the boot clock's lead over the monotonic one. */
   #least: number;
   #most: number;
   #slept = 0;
@@ -46,7 +49,7 @@ export class Clock {
     return time + this.#slept;
   }
 
-  /** Counts a sleep if there surely was one, and then as long as it can have been: no hold is counted on for longer. */
+  /** Counts a sleep only if one is certain, and then at its longest, so that no hold is trusted for too long. */
   #look(): void {
     const [least, most] = this.#ahead();
     if (least > this.#most) {
@@ -68,27 +71,27 @@ export class Clock {
 const monotonic = () => performance.now();
 const clock = new Clock({ monotonic, wall: () => Date.now(), boot: () => os.uptime() * 1000 });
 
-/** Only Linux has a monotonic clock that stands still and a boot clock that nobody sets. */
+/** Only Linux has both a monotonic clock that stops during sleep and a boot clock that cannot be set. */
 const untouched: () => number = ["linux", "android"].includes(process.platform) ? () => clock.now() : monotonic;
-/** By how much a test has moved the clock. */
+/** The amount by which a test has advanced the clock. */
 let ahead = 0;
 
 /** Milliseconds of that clock. */
 export const now = (): number => untouched() + ahead;
 
-/** Lets the clock be ahead by that, for tests. */
+/** Advances the clock by this amount, for tests. */
 export function moveClock(ms: number): void {
   ahead += ms;
 }
 
-/** What two clocks may differ by over a lease: 1 % of it, and 2 ms for their ticks. */
+/** The most that two clocks may differ over a lease: 1 % of it, and 2 ms for their ticks. */
 export const allowance = (lease: number): number => lease / 100 + 2;
 
-/** Until when a lease surely lasts on the server, if the request for it was sent at `sentAt`. */
+/** The time until which a lease certainly lasts on the server, if its request was sent at `sentAt`. */
 export const deadlineOf = (sentAt: number, lease: number): number => sentAt + lease - allowance(lease);
 
-/** When the next renewal is due: a third of the lease after the last one was sent, or up to a tenth less at random. */
+/** The time of the next renewal: a third of the lease after the last one was sent, less up to a tenth at random. */
 export const renewalOf = (sentAt: number, lease: number): number => sentAt + (lease / 3) * (1 - Math.random() / 10);
 
-/** How long to pause before another attempt: 50 ms, doubled each time, 1 s at most. */
+/** The pause before another attempt: 50 ms, doubled each time, at most 1 s. */
 export const pauseBefore = (attempt: number): number => Math.min(50 * 2 ** Math.min(attempt, 5), 1000);

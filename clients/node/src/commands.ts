@@ -1,38 +1,40 @@
-/** The commands as lists of words, and owners. Pure but for the owner's UUID. */
+/** Builds commands as lists of words, and makes owners. Pure except for the owner's UUID. */
 
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 
-/** How a lock is held. */
+/** The mode in which a lock is held. */
 export type Kind = "exclusive" | "read" | "write" | "semaphore";
 
-/** What is asked for, the same in each repetition. */
+/** A request for a lock, the same in each repetition. */
 export interface Request {
   readonly names: readonly string[];
-  /** The names with their prefix, as the server has them. */
+  /** The names with their prefix, as on the server. */
   readonly keys: readonly string[];
   readonly owner: string;
-  /** Whether the program has named the owner, which may hold the lock by another request then. */
+  /** True if the program has named the owner, which may then hold the lock by another request. */
   readonly isNamed: boolean;
   readonly kind: Kind;
   readonly limit?: number | undefined;
   readonly lease: number;
 }
 
-/** What differs from one repetition to the next. */
+/** The parts of a request that differ between repetitions. */
 export interface How {
-  /** For how many milliseconds the server is to keep a place in line. */
+  /** The time for which the server keeps a queue position, in milliseconds. */
   readonly queue?: number | undefined;
-  /** For how many milliseconds the request is to wait. */
+  /** The time for which the request waits, in milliseconds. */
   readonly block?: number | undefined;
 }
 
-/** What tells an operator whose an owner is. An owner has 256 bytes at most; a host's name gets 100 of them. */
+/**
+ * Identifies the process of an owner for operators. An owner has at most 256 bytes; the host's name gets 100 of them.
+ */
 export const hostLabel = (): string => `${hostname().slice(0, 100)}:${process.pid}`;
 
 export const freshOwner = (label: string): string => `${label}:${randomUUID()}`;
 
-/** The key that decides which server is asked. */
+/** The key that selects the server. */
 export const routingKey = (keys: readonly string[]): string => keys[0] ?? "";
 
 /** LOCK.ACQUIRE for one name, LOCK.MACQUIRE for several. */
@@ -52,7 +54,7 @@ export function acquireCommand(request: Request, how: How = {}): string[] {
 export const releaseCommand = (name: string, owner: string, token?: number): string[] =>
   token === undefined ? ["LOCK.RELEASE", name, owner] : ["LOCK.RELEASE", name, owner, "TOKEN", String(token)];
 
-/** Renews the hold that has this token; with RAISE, one that gets it. */
+/** Renews the hold that has this token; with RAISE, raises its token to this one. */
 export function renewCommand(name: string, owner: string, lease: number, token: number, how = "TOKEN"): string[] {
   return ["LOCK.RENEW", name, owner, "PX", String(lease), how, String(token)];
 }
@@ -60,7 +62,7 @@ export function renewCommand(name: string, owner: string, lease: number, token: 
 export const fenceCommand = (name: string, token?: number): string[] =>
   token === undefined ? ["LOCK.FENCE", name] : ["LOCK.FENCE", name, String(token)];
 
-/** The token of a grant; nothing for nil. Drivers may give integers as text. */
+/** Returns the token of a grant, or undefined for nil. Drivers may return integers as text. */
 export function tokenOf(reply: unknown): number | undefined {
   if (reply === null || reply === undefined) return undefined;
   const token = Number(reply);

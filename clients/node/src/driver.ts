@@ -1,17 +1,17 @@
-/** What the library needs of a driver: one command at a time, and where the primary of a name is. */
+/** The interface to a driver: it sends one command at a time, and finds the primary of a name. */
 
 import type { Endpoint } from "./line.js";
 
 export abstract class Driver {
-  /** Whether the client has the nodes of a cluster, and finds the one of a key by itself. */
+  /** True if the client has the nodes of a cluster, and finds the node of a key. */
   readonly isCluster: boolean = false;
-  /** What the client says of its connection, in a word. */
+  /** The client's own word for the state of its connection. */
   abstract readonly state: string;
   /** Sends a command to the primary that has this key, over the user's client. */
   abstract send(key: string, words: readonly string[]): Promise<unknown>;
-  /** Where the primary that has this key is now. Rejects if the client does not know. */
+  /** Returns the address of the primary that has this key. Rejects if the client does not know it. */
   abstract endpoint(key: string): Promise<Endpoint>;
-  /** The address of the server that has this key, as far as it is known; for messages. */
+  /** The address of the server that has this key, as far as known; for messages. */
   abstract where(key: string): string;
 
   /** The address of the client's one server; undefined for a cluster and for Sentinel. */
@@ -19,14 +19,14 @@ export abstract class Driver {
     return undefined;
   }
 
-  /** How often the connection was lost so far on which the driver repeats, unasked, what was not answered. */
+  /** Counts the connections lost so far after which the driver repeats unanswered requests of its own accord. */
   cuts(): number {
     return 0;
   }
 
-  /** The server said that it is no primary. A client that does not notice that by itself should look for the right one. */
+  /** The server said that it is not a primary. A client that does not notice should look for the right one. */
   stale(): void {
-    // Most notice it: a client has one address, learns of its slots' nodes by redirections, or watches the sentinels.
+    // Most clients notice: they have one address, learn of their slots' nodes by redirections, or watch the sentinels.
   }
 }
 
@@ -39,13 +39,13 @@ export interface MemoryClient {
   readonly redislockDriver: Driver;
 }
 
-/** What is needed of an ioredis `Redis` or `Cluster`. */
+/** The part that is needed of an ioredis `Redis` or `Cluster`. */
 export interface IoredisClient {
   call(command: string, ...words: string[]): Promise<unknown>;
   disconnect(reconnect?: boolean): void;
 }
 
-/** What is needed of a node-redis client, cluster or sentinel. */
+/** The part that is needed of a node-redis client, cluster or sentinel. */
 export interface NodeRedisClient {
   // The three have different parameters; the driver knows which one it has.
   // eslint-disable-next-line @typescript-eslint/no-explicit-any -- no type but any admits all three

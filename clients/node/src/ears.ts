@@ -1,6 +1,6 @@
 /**
- * What the server tells unasked: one connection to each server, over which it says that a key has changed
- * (CLIENT TRACKING). Reading the lock's token asks the server to tell of its next change, and tells how it stands.
+ * Receives the server's pushes. One connection to each server reports changed keys (CLIENT TRACKING). Reading the
+ * lock's token subscribes to its next change, and returns its state now.
  */
 
 import { now, pauseBefore } from "./clock.js";
@@ -12,18 +12,18 @@ import type { Push, Reply } from "./resp.js";
 import type { Route } from "./route.js";
 import { type Entry, pause, scheduler } from "./scheduler.js";
 
-/** Somebody who wants to know of a lock. */
+/** A caller that wants to know of changes of a lock. */
 export interface Listener {
   readonly name: string;
-  /** Whose end is to be told; without it, any change of the lock is. */
+  /** The hold to watch. Without it, any change of the lock is reported. */
   readonly token?: number | undefined;
-  /** The hold is over, or the lock has changed. */
+  /** Called when the hold has ended, or the lock has changed. */
   readonly told: () => void;
 }
 
-/** How long a connection attempt may take. */
+/** The time limit of a connection attempt. */
 const OPEN_MS = 5000;
-/** How often it is asked whether it is there: a network that is gone tells nobody. */
+/** The interval of liveness checks: a broken network reports nothing. */
 const ALIVE_MS = 5000;
 
 /** One connection, and its listeners. */
@@ -32,11 +32,11 @@ class Ear {
   #entry: Entry | undefined;
   constructor(readonly line: Line) {}
 
-  /** Asks from time to time whether the server is there, until the connection has ended. */
+  /** Checks at intervals that the server is alive, until the connection ends. */
   watch(): void {
     if (!this.line.isOpen) return;
     this.#entry = scheduler.at(now() + ALIVE_MS, () => {
-      // A refusal is an answer, too.
+      // An error reply is a sign of life, too.
       void this.line
         .askSoon(["PING"])
         .catch(() => undefined)
@@ -57,7 +57,7 @@ export class Ears {
 
   constructor(readonly route: Route) {}
 
-  /** Tells this listener from now on; returns how to stop. */
+  /** Notifies this listener from now on. Returns a function that stops it. */
   listen(listener: Listener): () => void {
     const all = this.#listeners.get(listener.name) ?? new Set();
     this.#listeners.set(listener.name, all.add(listener));
@@ -73,7 +73,9 @@ export class Ears {
     for (const line of [...this.#lines]) line.close();
   }
 
-  /** Finds the server that has this name, and asks there. Repeats that until it works or nobody listens. */
+  /**
+   * Finds the server that has this name, and subscribes there. Repeats that until it succeeds or no listener is left.
+   */
   async #place(name: string, listeners: Iterable<Listener>, attempt: number): Promise<void> {
     for (let number = attempt; !this.#closed; number++) {
       const wanting = [...listeners].filter((each) => this.#listeners.get(name)?.has(each));
@@ -85,13 +87,13 @@ export class Ears {
         this.#check(ear, name, wanting);
         return;
       } catch {
-        // The server is away, or is no primary: a loss is told by the deadline meanwhile.
+        // The server is unreachable or not a primary. Meanwhile the deadline reports a loss.
         await pause(pauseBefore(number));
       }
     }
   }
 
-  /** The connection to the server of this name; nothing if it does not let us track keys. */
+  /** Returns the connection to the server of this name, or undefined if it does not let us track keys. */
   async #ear(name: string): Promise<Ear | undefined> {
     const endpoint = await this.route.endpoint(name);
     const where = placeOf(endpoint);
@@ -107,7 +109,7 @@ export class Ears {
     return opening;
   }
 
-  /** A server, or a proxy, that knows no RESP3 will not learn it. Throws what may pass. */
+  /** A server or proxy without RESP3 will not learn it. Throws errors that may pass. */
   #unheard(endpoint: Endpoint, error: unknown): undefined {
     if (!(error instanceof ServerRefusedError) || !error.message.includes("HELLO")) throw error;
     this.route.journal.log("warn", `losses at ${nameOf(endpoint)} are noticed by renewals alone: ${error.message}`);
@@ -133,7 +135,7 @@ export class Ears {
       return ear;
     } catch (error) {
       const isRefused = line.isOpen && meaningOf(error) !== "again";
-      // Where it is not allowed, renewals and deadlines tell of losses, and waiters ask from time to time.
+      // Where tracking is not allowed, renewals and deadlines detect losses, and waiters poll.
       if (isRefused) line.onEnd = () => this.#lines.delete(line);
       line.close();
       if (!isRefused) throw error;
@@ -143,7 +145,7 @@ export class Ears {
     }
   }
 
-  /** The server names keys that have changed; or none, when all have. */
+  /** The server names the keys that have changed, or none if all have. */
   #pushed(ear: Ear, push: Push): void {
     const [kind, names] = push.items;
     if (kind !== "invalidate") return;
@@ -156,7 +158,7 @@ export class Ears {
     }
   }
 
-  /** Reads how the lock stands, for each of these; the server tells of the next change after that. */
+  /** Reads the lock's state for each of these. The server then reports the next change. */
   #check(ear: Ear, name: string, listeners: Iterable<Listener>): void {
     const tokens = new Map<number | undefined, Listener[]>();
     for (const each of listeners) {
@@ -179,13 +181,13 @@ export class Ears {
     for (const each of listeners) if (this.#listeners.get(name)?.has(each)) each.told();
   }
 
-  /** Only a primary knows that a hold has ended: a replica that is just being synchronized knows of none. */
+  /** Only a primary knows that a hold has ended: a replica that is just synchronizing knows of none. */
   async #confirm(ear: Ear, name: string, token: number, listeners: readonly Listener[]): Promise<void> {
     try {
       await ear.line.seePrimary();
       if ((await ear.line.askSoon(fenceCommand(name, token))) === 0) this.#tell(name, listeners);
     } catch {
-      // Its end lets all listeners look for the primary by the address.
+      // When it ends, all listeners look for the primary by the address.
       ear.line.close();
     }
   }
@@ -195,7 +197,7 @@ export class Ears {
     if (code === "WRONGTYPE") {
       this.#tell(name, listeners);
     } else if (meaningOf(error) === "again" && ear.line.isOpen) {
-      // The slot has moved, or the server is loading. What the connection's end loses, its onEnd looks after.
+      // The slot has moved, or the server is loading. If the connection ends, its onEnd handles that.
       void pause(pauseBefore(0)).then(() => this.#place(name, listeners, 1));
     }
   }

@@ -1,4 +1,4 @@
-/** The errors of the library, and what the server's errors mean. Pure. */
+/** The errors of the library, and the meaning of the server's errors. Pure. */
 
 import { SHORTEST_LEASE_MS } from "./rules.js";
 
@@ -35,8 +35,8 @@ export class LockTimeoutError extends LockError {
 }
 
 /**
- * What noticed the loss: the deadline, a renewal, the server's push or the release. Or the longest hold
- * (`maxHold`) is over, the locks were closed, or another process goes on with the hold (`detach`).
+ * The cause of the loss. The deadline, a renewal, the server's push or the release noticed it. Or the hold reached its
+ * `maxHold`, the locks were closed, or another process continues the hold (`detach`).
  */
 export type LossReason = "deadline" | "renewal" | "push" | "release" | "max_hold" | "close" | "detached";
 
@@ -64,7 +64,7 @@ export class AlreadyHeldError extends LockError {
   readonly kind = "AlreadyHeldError";
 }
 
-/** The wait would never end: those it waits for wait for its owner. */
+/** The wait would never end: the owners that it waits for wait for its owner. */
 export class DeadlockError extends LockError {
   readonly kind = "DeadlockError";
   readonly cycle: readonly DeadlockStep[] = Array.from(
@@ -78,12 +78,12 @@ export class FencedError extends LockError {
   readonly kind = "FencedError";
 }
 
-/** The lock is of another kind now: exclusive or shared, or a semaphore of another size. */
+/** The lock now has another kind: exclusive, shared, or a semaphore of another size. */
 export class LockKindMismatchError extends LockError {
   readonly kind = "LockKindMismatchError";
 }
 
-/** Too many wait for the lock, or on the server, already. */
+/** Too many requests wait for the lock, or on the server. */
 export class QueueFullError extends LockError {
   readonly kind = "QueueFullError";
 }
@@ -103,7 +103,7 @@ export class NotConfirmedError extends LockError {
 export class ModuleMissingError extends LockError {
   readonly kind = "ModuleMissingError";
   constructor(message: string, cause?: unknown) {
-    // What follows are the words of the request.
+    // The words of the request follow.
     const [said] = message.split(", with args");
     super(`${said} - load the module: redis-server --loadmodule /path/to/libredislock.so`, cause);
   }
@@ -117,14 +117,14 @@ export class LocksClosedError extends LockError {
   }
 }
 
-/** @internal What the caller, or `close()`, ends a request with. It never leaves the library: its `reason` does. */
+/** @internal Ends a request on behalf of the caller or `close()`. It never leaves the library: its `reason` does. */
 export class Stopped extends Error {
   constructor(readonly reason: unknown) {
     super("the request was stopped");
   }
 }
 
-/** @internal The reason of an aborted signal. One of another library may have none. */
+/** @internal Wraps the reason of an aborted signal. A signal of another library may have none. */
 export const abortOf = (signal: AbortSignal): Stopped =>
   new Stopped(signal.reason ?? new DOMException("This operation was aborted", "AbortError"));
 
@@ -133,13 +133,13 @@ export class ConnectionFailedError extends LockError {
   readonly kind = "ConnectionFailedError";
 }
 
-/** Any other error of the server. `code` is its first word, as WRONGTYPE or NOPERM. */
+/** Any other error of the server. `code` is its first word, such as WRONGTYPE or NOPERM. */
 export class ServerRefusedError extends LockError {
   readonly kind = "ServerRefusedError";
   readonly code: string = codeOf(this.message) ?? "ERR";
 }
 
-/** Errors that say: not this server, or not now. The request is repeated. */
+/** Errors that mean: not this server, or not now. The request is repeated. */
 const AGAIN = new Set(["READONLY", "UNBLOCKED", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"]);
 
 const KINDS: Record<string, new (message: string, cause?: unknown) => LockError> = {
@@ -152,14 +152,14 @@ const KINDS: Record<string, new (message: string, cause?: unknown) => LockError>
   NOREPLICAS: NotConfirmedError,
 };
 
-/** The first word of a server's error; nothing if the error is not a server's. */
+/** Returns the first word of a server's error, or undefined if the error is not a server's. */
 export function codeOf(message: string): string | undefined {
   return /^-?([A-Z][A-Z0-9_]+)(?= )/.exec(message)?.[1];
 }
 
 /**
- * What an error means: one to throw, or "again" where the request should be repeated. `isAlone`: the client knows but
- * one server, and cannot follow a redirection to another one.
+ * Translates an error to one to throw, or to "again" if the request should be repeated. `isAlone`: the client knows
+ * only one server, and cannot follow a redirection.
  */
 export function meaningOf(error: unknown, isAlone = false): LockError | "again" {
   if (error instanceof LockError) return error;
@@ -174,28 +174,28 @@ export function meaningOf(error: unknown, isAlone = false): LockError | "again" 
   return new Kind(message, error);
 }
 
-/** An error of the library's own: this one, or one that has it as its cause, and names the server. */
+/** Returns an error of the library's own: this one, or one that has it as its cause and names the server. */
 export function ownOf(error: unknown, where: string): LockError {
   if (error instanceof LockError) return error;
   const said = error instanceof Error ? error.message || error.name : String(error);
   return new ConnectionFailedError(`${said} (${where})`, error);
 }
 
-/** Refusals that pass by themselves: too few replicas, no disk, no memory, or a script that runs for long. */
+/** Refusals that are temporary: too few replicas, no disk, no memory, or a script that runs too long. */
 const PASSING = new Set(["NOREPLICAS", "MISCONF", "OOM", "BUSY"]);
 
-/** Whether the same request may be accepted later. */
+/** Returns true if the same request may be accepted later. */
 export const mayPass = (meaning: LockError | "again"): boolean =>
   meaning === "again" || meaning instanceof ConnectionFailedError || PASSING.has(codeOf(meaning.message) ?? "");
 
-/** Whether the error says that a signal has ended the work. */
+/** Returns true if the error says that a signal has ended the work. */
 export const isAbort = (error: unknown): boolean => error instanceof Error && error.name === "AbortError";
 
-/** Whether the server refused because another value was written over the lock. */
+/** Returns true if the server refused because another value was written over the lock. */
 export const isOverwritten = (meaning: LockError | "again"): boolean =>
   meaning instanceof ServerRefusedError && meaning.code === "WRONGTYPE";
 
-/** Translates an error of a request with this lease: the server says in words of its own which leases are too long. */
+/** Translates an error of a request with this lease: the server's own message says which leases are too long. */
 export function ofLease(error: LockError, lease: number): LockError {
   const most = error instanceof ServerRefusedError ? highestFor("PX", error) : undefined;
   if (most === undefined) return error;
@@ -203,7 +203,7 @@ export function ofLease(error: LockError, lease: number): LockError {
   return new ServerRefusedError(`lease must be ${range}: ${lease}`, error);
 }
 
-/** The highest value that the server accepts for an option it refused, as QUEUE or BLOCK. */
+/** Returns the highest value that the server accepts for an option that it refused, such as QUEUE or BLOCK. */
 export function highestFor(option: string, error: unknown): number | undefined {
   const text = error instanceof Error ? error.message : "";
   const found = new RegExp(`${option} must be an integer from \\d+ to (\\d+)`).exec(text);

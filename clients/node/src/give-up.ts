@@ -1,4 +1,4 @@
-/** How an attempt gives up what a server may grant, or has granted, without anybody who waits for it. */
+/** Releases what a server may grant, or has granted, to an attempt whose caller has left. */
 
 import { now, pauseBefore } from "./clock.js";
 import { type Request, releaseCommand } from "./commands.js";
@@ -8,8 +8,8 @@ import type { Command, Route } from "./route.js";
 import { pause } from "./scheduler.js";
 
 /**
- * Sends a release after what may be on its way over the client, and around a client that is unfit. Not both for an
- * owner that the program has named: it may ask for the same again meanwhile.
+ * Sends a release behind requests that may be in flight over the client, and over another route if the client is unfit.
+ * For an owner that the program has named it uses only one of the two: that owner may ask again meanwhile.
  */
 function release(route: Route, name: string, command: Command, isNamed: boolean, isBound: boolean): Promise<unknown> {
   if (route.isFit || isBound) return route.over(name, command);
@@ -18,8 +18,9 @@ function release(route: Route, name: string, command: Command, isNamed: boolean,
 }
 
 /**
- * Releases each name until that is answered or the lease would be over, but no name that is taken meanwhile. Without a
- * token it ends the wait and any hold of the owner. `isBound`: it must not overtake what is on its way over the client.
+ * Releases each name until that is answered or the lease would have expired, except names that are acquired again
+ * meanwhile. Without a token it ends the wait and any hold of the owner. `isBound`: it must not overtake requests that
+ * are in flight over the client.
  */
 export function givingUp(
   route: Route,

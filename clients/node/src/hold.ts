@@ -1,4 +1,4 @@
-/** A lock that is held: its deadline, its renewals, and its loss, which is told once. */
+/** A lock that is held: its deadline, its renewals, and its loss, which is reported once. */
 
 import { allowance, deadlineOf, now, renewalOf } from "./clock.js";
 import {
@@ -17,14 +17,14 @@ import { awake, pause } from "./scheduler.js";
 import { onAbort } from "./signals.js";
 import { within } from "./stop.js";
 
-/** A hold that lasts longer than this listens for the server's pushes; most are over by then. */
+/** A hold that lasts longer than this subscribes to the server's pushes; most end earlier. */
 const LISTEN_AFTER_MS = 50;
-/** How long release() waits for the servers; then it goes on in the background, to the end of the lease. */
+/** The time for which release() waits for the servers. It then continues in the background until the lease expires. */
 const RELEASE_MS = 5000;
-/** For how long a renewal that was not answered may still reach the server. */
+/** The time for which an unanswered renewal may still reach the server. */
 const LATE_MS = 30_000;
 
-/** @internal What the locks keep of a hold. */
+/** @internal Returns the data that the locks keep of a hold. */
 export let lifeOf: (hold: Hold) => Life;
 
 export class Hold implements AsyncDisposable {
@@ -39,29 +39,29 @@ export class Hold implements AsyncDisposable {
   #told: Told;
   #renewAt: number;
   #listenAt = now() + LISTEN_AFTER_MS;
-  /** Whether it lasts until its end, though nothing refers to it. */
+  /** True if the hold must not be garbage-collected before it ends. */
   #isKept: boolean;
   #renewing: Promise<boolean> | undefined;
-  /** What renewals ask for. */
+  /** The lease that renewals ask for. */
   #lease: number;
-  /** Renewals that failed in a row, and how the last one did. */
+  /** The number of consecutive failed renewals, and the last error. */
   #failures = 0;
   #trouble: unknown;
-  /** When the longest hold is over. */
+  /** The end of the longest hold (`maxHold`). */
   readonly #end: number;
-  /** Whether the program is told of a loss, or asks for it. */
+  /** True if the program is notified of a loss, or asks for it. */
   #isWatched = false;
   #abort: AbortController | undefined;
   #loss: LockLostError | undefined;
   #releasing: Promise<boolean> | undefined;
-  /** Until when a renewal may come late that was not answered. */
+  /** The time until which an unanswered renewal may still take effect. */
   #lateUntil = 0;
   #isDetached = false;
-  /** Whether renewals wait for what `detach` comes to. */
+  /** True while renewals wait for the outcome of `detach`. */
   #isDetaching = false;
   #isOfLeader = false;
 
-  // Private, so that nobody prints or serializes the client of the driver with a hold.
+  // Private, so that the driver's client is never printed or serialized with a hold.
   static {
     lifeOf = (hold) => hold.#life;
   }
@@ -77,7 +77,7 @@ export class Hold implements AsyncDisposable {
     this.#lease = terms.lease;
     this.#end = grant.sentAt + (terms.maxHold ?? Number.POSITIVE_INFINITY);
     this.#life = new Life(this, keeper, told, grant, terms);
-    // What is not renewed is over soon. All else can be forgotten as soon as it has lasted for a moment.
+    // A hold without renewals ends soon. Any other can be forgotten once it has lasted for a moment.
     this.#isKept = !terms.renew;
     this.#renewAt = terms.renew ? renewalOf(grant.sentAt, terms.first) : Number.POSITIVE_INFINITY;
     this.#plan();
@@ -88,36 +88,36 @@ export class Hold implements AsyncDisposable {
     return this.names[0] ?? "";
   }
 
-  /** For how many milliseconds more it is surely held, unless it is renewed; 0 if it is lost or released. */
+  /** The time in milliseconds for which it is certainly held, unless it is renewed; 0 once it is lost or released. */
   get remaining(): number {
     return this.#isOver ? 0 : Math.max(this.#life.deadline - now(), 0);
   }
 
-  /** Whether it is lost, or was given up. */
+  /** True if it is lost or was released. */
   get #isOver(): boolean {
     return this.#loss !== undefined || this.#releasing !== undefined;
   }
 
-  /** Aborted when the lock is lost; its reason is the `LockLostError`. Not aborted by a release. */
+  /** Aborted when the lock is lost; the reason is the `LockLostError`. Not aborted by a release. */
   get signal(): AbortSignal {
     this.keep();
     this.#notice();
     return this.#controller().signal;
   }
 
-  /** @internal Makes it last for the leader that it is of, which does not hand it on. */
+  /** @internal Keeps the hold alive for its leader, which does not expose it. */
   lead(): void {
     this.#isOfLeader = true;
     this.keep();
   }
 
-  /** @internal Makes it last until its end, though nothing may refer to it. */
+  /** @internal Keeps the hold from being garbage-collected until it ends. */
   keep(): void {
     this.#isKept = this.#isWatched = true;
     this.#life.keep(this);
   }
 
-  /** @internal Lets another signal abort this one, too; returns how to stop that. */
+  /** @internal Lets another signal abort this one, too. Returns a function that stops that. */
   follow(signal: AbortSignal): () => void {
     const own = this.#controller();
     const abort = () => own.abort(signal.reason);
@@ -125,14 +125,14 @@ export class Hold implements AsyncDisposable {
     return onAbort(signal, abort);
   }
 
-  /** Why it is lost; undefined while it is not. */
+  /** The error that says why it was lost; undefined while it is not. */
   get loss(): LockLostError | undefined {
     this.#isWatched = true;
     this.#notice();
     return this.#loss;
   }
 
-  /** Throws `LockLostError` if the lock is held no more, also if it was given up. Asks no server. */
+  /** Throws `LockLostError` if the lock is not held, including after a release. Contacts no server. */
   check(): void {
     this.#isWatched = true;
     this.#notice();
@@ -141,12 +141,12 @@ export class Hold implements AsyncDisposable {
     if (this.#isOver) throw new LockLostError(`the hold of ${quoted(this.names)} was given up`, "release");
   }
 
-  /** Whether the deadline is that of the longest hold. */
+  /** True if the deadline is the end of the longest hold. */
   get #isLast(): boolean {
     return this.#life.deadline >= this.#end - allowance(Math.max(this.#terms.first, this.#lease));
   }
 
-  /** Notices that the lease is over. The timer may be late, where the program is busy. */
+  /** Notices that the lease has expired. The timer may be late if the program is busy. */
   #notice(): void {
     if (!this.#isOver && now() >= this.#life.deadline) this.#expire();
   }
@@ -157,9 +157,9 @@ export class Hold implements AsyncDisposable {
   }
 
   /**
-   * Begins a lease of that many milliseconds now; later renewals ask for it, too. Rejects with `LockLostError` if the hold
-   * is over, and with `ConnectionFailedError` if no server answers within 5 s: then the hold counts on the shorter of both
-   * leases.
+   * Starts a lease of this many milliseconds now; later renewals ask for it, too. Rejects with `LockLostError` if the
+   * hold has ended. Rejects with `ConnectionFailedError` if no server answers within 5 s: the hold then relies on the
+   * shorter of both leases.
    */
   async extend(lease: number): Promise<void> {
     checkLease(lease);
@@ -183,9 +183,10 @@ export class Hold implements AsyncDisposable {
   }
 
   /**
-   * Renews the lease once more, ends the hold here, and resolves with a ticket. That is text with which another process
-   * goes on, by `locks.adopt(ticket)` of this library or of that for Python. Give it to one process alone. Rejects with
-   * `ConnectionFailedError`, and the hold goes on here, unless each renewal was answered: a late one would cut the lease.
+   * Renews the lease once more, ends the hold here, and resolves with a ticket. The ticket is text. Another process
+   * adopts the hold with it, by `locks.adopt(ticket)` of this library or of the one for Python. Give it to one process
+   * only. Rejects with `ConnectionFailedError`, and keeps the hold, unless each renewal was answered: a late one would
+   * shorten the lease.
    */
   async detach(lease?: number): Promise<string> {
     if (lease !== undefined) checkLease(lease);
@@ -220,20 +221,20 @@ export class Hold implements AsyncDisposable {
   }
 
   /**
-   * Gives the lock up. True if it was held until now; false if it was lost before, or no server could be asked.
-   * Rejects with what a server refuses. What may pass goes on in the background until the lease is over.
-   * Calling it again changes nothing. A program that does not await it is not told of a refusal.
+   * Releases the lock. True if it was held until now; false if it was lost before, or no server could be asked. Rejects
+   * if a server refuses. If a failure may be temporary, the release is retried in the background until the lease
+   * expires. Further calls do nothing. A program that does not await it learns of no refusal.
    */
   release(): Promise<boolean> {
     if (this.#releasing === undefined) {
       this.#releasing = awake(() => this.#release());
-      // A rejection that nobody handles would end the process.
+      // An unhandled rejection would end the process.
       this.#releasing.catch(() => undefined);
     }
     return this.#releasing;
   }
 
-  /** @internal Gives the lock up where nobody asks whether a server has refused that. */
+  /** @internal Releases the lock when no caller waits for the server's answer. */
   async letGo(): Promise<void> {
     await this.release().catch(() => undefined);
   }
@@ -242,7 +243,10 @@ export class Hold implements AsyncDisposable {
     await this.letGo();
   }
 
-  /** @internal Gives the lock up because its locks are closed, and tells the holder. A body that works gives it up itself. */
+  /**
+   * @internal Releases the lock because its locks are closed, and notifies the holder. A running body releases it
+   * itself.
+   */
   close(isWorkedUnder = false): Promise<void> {
     if (this.#releasing !== undefined) return this.letGo();
     this.#lose("close", "its locks were closed");
@@ -251,7 +255,7 @@ export class Hold implements AsyncDisposable {
     return this.#life.giveUp(0);
   }
 
-  /** Made when somebody asks for it: most holds are over before that. */
+  /** Created on first use: most holds end without it. */
   #controller(): AbortController {
     if (this.#abort === undefined) {
       this.#abort = new AbortController();
@@ -263,10 +267,10 @@ export class Hold implements AsyncDisposable {
   async #release(): Promise<boolean> {
     const life = this.#life;
     this.#life.stop();
-    // The timer may be late, where the program was busy until now.
+    // The timer may be late if the program was busy until now.
     if (now() >= life.deadline) this.#expire();
     if (this.#loss !== undefined) {
-      // The names that were not lost, and what the server still counts as held.
+      // Releases the names that were not lost, and those that the server still counts as held.
       this.#told.background(life.giveUp(0));
       return false;
     }
@@ -294,7 +298,7 @@ export class Hold implements AsyncDisposable {
     this.#life.plan(Math.min(deadline, isFree ? this.#renewAt : deadline, this.#listenAt), Hold.#due);
   }
 
-  // Static, as what the servers call: neither may refer to the hold.
+  // Static, like the functions that the servers call: neither may refer to the hold.
   static #due(hold: Hold): void {
     const time = now();
     if (time >= hold.#life.deadline) {
@@ -317,7 +321,7 @@ export class Hold implements AsyncDisposable {
     };
   }
 
-  /** Renews, unless that is underway. Resolves with whether it has succeeded. */
+  /** Renews, unless a renewal is in flight. Resolves with true if it has succeeded. */
   #renewNow(): Promise<boolean> {
     this.#renewing ??= this.#renew().finally(() => {
       this.#renewing = undefined;
@@ -336,9 +340,9 @@ export class Hold implements AsyncDisposable {
       this.#trouble ??= new ConnectionFailedError("its longest hold (maxHold) is about to be over");
       return false;
     }
-    // From now on the server may have this lease, though it is shorter.
+    // From now on the server may have this lease, even a shorter one.
     this.#life.deadline = Math.min(this.#life.deadline, deadlineOf(sentAt, lease));
-    // A reply that is lost must leave time for another attempt.
+    // If the reply is lost, time must remain for another attempt.
     const until = sentAt + Math.max(lease / 6, RENEW_PAUSE_MS);
     const late = () => {
       const seconds = ((now() - sentAt) / 1000).toFixed(1);
@@ -368,7 +372,7 @@ export class Hold implements AsyncDisposable {
     }
   }
 
-  /** Remembers and tells the loss, once. */
+  /** Records and reports the loss, once. */
   #lose(reason: LossReason, why: string, cause?: unknown): void {
     if (this.#loss !== undefined || (this.#releasing !== undefined && reason !== "release")) return;
     const because = cause instanceof Error ? `: ${cause.message}` : "";

@@ -1,14 +1,14 @@
-/** What LOCK.INFO says of a lock. Pure. */
+/** Parses the reply to LOCK.INFO. Pure. */
 
 /** The holders of a lock, and its waiters. */
 export interface LockInfo {
   readonly kind: "exclusive" | "shared" | "limit";
-  /** How many may hold it; only of a semaphore. */
+  /** The number of permits, for a semaphore only. */
   readonly limit?: number;
-  /** The first ten that hold it, the oldest token first; `holds` is how many do. */
+  /** The first ten holders, the oldest token first; `holds` is the total. */
   readonly holders: readonly LockHolder[];
   readonly holds: number;
-  /** The first ten that wait, the next one first; `waiters` is how many do. */
+  /** The first ten waiters, the next one first; `waiters` is the total. */
   readonly queue: readonly LockWaiter[];
   readonly waiters: number;
 }
@@ -16,7 +16,7 @@ export interface LockInfo {
 export interface LockHolder {
   readonly owner: string;
   readonly token: number;
-  /** What is left of the lease, and how long it is since the grant. */
+  /** The rest of the lease, and the time since the grant. */
   readonly leftMs: number;
   readonly heldMs: number;
 }
@@ -45,7 +45,7 @@ export function infoOf(reply: unknown): LockInfo {
   };
 }
 
-/** The version of the module in the reply to HELLO, as 300 for 0.3.0; undefined if the server has no such module. */
+/** Returns the module's version in the reply to HELLO, as 300 for 0.3.0; undefined if the server has no such module. */
 export function versionOf(hello: unknown): number | undefined {
   const modules = (fieldOf(hello, "modules") ?? []) as readonly unknown[];
   const its = modules.find((each) => String(fieldOf(each, "name")) === "redislock");
@@ -55,11 +55,13 @@ export function versionOf(hello: unknown): number | undefined {
 /** The role of the server in its reply to HELLO. */
 export const roleOf = (hello: unknown): string => String(fieldOf(hello, "role"));
 
-/** 0.3.0, of 300. */
+/** Formats a version: 300 as 0.3.0. */
 export const shown = (version: number): string =>
   [Math.floor(version / 10_000), Math.floor(version / 100) % 100, version % 100].join(".");
 
-/** A field of a reply, which is a map in RESP3 and an array in RESP2. Drivers may give bytes in place of text. */
+/**
+ * Returns a field of a reply, which is a map in RESP3 and an array in RESP2. Drivers may return bytes instead of text.
+ */
 function fieldOf(reply: unknown, field: string): unknown {
   if (Array.isArray(reply)) {
     const index = reply.findIndex((each, place) => place % 2 === 0 && String(each) === field);

@@ -8,10 +8,10 @@ import { codeOf } from "./errors.js";
 import { type Endpoint, nameOf } from "./line.js";
 import { slotOf } from "./slot.js";
 
-/** The parts of `Redis` that are used here; all are public. */
+/** The parts of `Redis` that are used here. All are public. */
 interface Redis extends IoredisClient {
   on(event: "close", listener: () => void): unknown;
-  /** What the connection is like; undefined before the first one. */
+  /** The state of the connection; undefined before the first one. */
   readonly condition?: { readonly select: number } | null;
   readonly status: string;
   readonly stream?: { readonly remoteAddress?: string; readonly remotePort?: number };
@@ -24,7 +24,7 @@ interface Redis extends IoredisClient {
     readonly db?: number;
     readonly tls?: ConnectionOptions;
     readonly sentinels?: readonly Endpoint[] | null;
-    /** What the sentinels call the primary. */
+    /** The sentinels' name for the primary. */
     readonly name?: string;
   };
 }
@@ -57,16 +57,16 @@ function endpointOf(redis: Redis): Endpoint {
   return { host: remoteAddress, port: remotePort, ...login };
 }
 
-/** How often the client is told to look for the primary anew at most. */
+/** The shortest interval at which the client is asked to look for the primary again. */
 const STALE_AGAIN = 1000;
 
-/** How often the connection was lost, and the database that was selected then. */
+/** The number of lost connections, and the database that was selected when the last one was lost. */
 interface Cut {
   times: number;
   database?: number | undefined;
 }
 
-/** One listener for each client, however many locks are made over it. */
+/** One listener for each client, for all locks that are made over it. */
 const CUTS = new WeakMap<Redis, Cut>();
 
 function cutsOf(redis: Redis): Cut {
@@ -107,7 +107,7 @@ class IoredisDriver extends Driver {
     try {
       return nameOf(endpointOf(this.redis));
     } catch {
-      // The primary is not known at this moment.
+      // The primary is not known at the moment.
       return `${name} of the sentinels ${(sentinels ?? []).map(nameOf).join(", ")}`;
     }
   }
@@ -118,7 +118,7 @@ class IoredisDriver extends Driver {
 
   async endpoint(): Promise<Endpoint> {
     const { status, condition, options } = this.redis;
-    // The program may have selected another one than the options say, which a new connection selects again.
+    // The program may have selected another database than the options say. A new connection selects it again.
     const selected = status === "ready" ? condition?.select : this.#cut.database;
     return { ...endpointOf(this.redis), database: selected ?? options.db };
   }
@@ -147,14 +147,14 @@ class IoredisClusterDriver extends Driver {
   }
 
   async send(key: string, words: readonly string[]): Promise<unknown> {
-    // The client does not know where the keys of a module's commands stand, and would ask any node.
+    // The client does not know the key positions of a module's commands, and would ask any node.
     const node = this.#node(key);
     if (node?.status !== "ready") return call(this.cluster, words);
     try {
       return await call(node, words);
     } catch (error) {
       const code = error instanceof Error ? codeOf(error.message) : undefined;
-      // The client follows redirections and learns from them, if the request goes through it.
+      // The client follows redirections and learns from them if the request goes through it.
       if (code === "MOVED" || code === "ASK") return call(this.cluster, words);
       throw error;
     }

@@ -1,4 +1,4 @@
-/** What the library says of itself: log lines by the program's logger or `NODE_DEBUG=redislock`, and warnings. */
+/** The library's own messages: log lines for the program's logger or `NODE_DEBUG=redislock`, and process warnings. */
 
 import { debuglog } from "node:util";
 
@@ -6,7 +6,7 @@ import { now } from "./clock.js";
 import { codeOf } from "./errors.js";
 import { shown, versionOf } from "./info.js";
 
-/** Gets a line for each event. `console` fits, and so do the loggers of pino, winston and others. */
+/** Receives a line for each event. `console` fits, and so do the loggers of pino, winston and others. */
 export interface Logger {
   debug(message: string): void;
   info(message: string): void;
@@ -14,16 +14,16 @@ export interface Logger {
   error(message: string): void;
 }
 
-/** The oldest module that has all that this library asks for, as HELLO tells versions: 300 is 0.3.0. */
+/** The oldest module that has everything this library needs, in the form that HELLO reports versions: 300 is 0.3.0. */
 export const MODULE_VERSION_MIN = 300;
 const debug = debuglog("redislock");
-/** For how long a line is not repeated that many requests would log. */
+/** The time for which a line is not repeated that many requests would log. */
 const AGAIN_MS = 10_000;
-/** How many of these lines are remembered at most. */
+/** The number of these lines that are remembered. */
 const MOST_SAID = 100;
 
 export class Journal {
-  /** The servers whose connection was lost and is not back yet. */
+  /** The servers whose connection was lost and has not come back. */
   readonly #lost = new Set<string>();
   readonly #said = new Map<string, number>();
   /** The servers whose module was found too old. */
@@ -31,7 +31,7 @@ export class Journal {
 
   constructor(
     readonly logger: Logger | undefined,
-    /** Called when a server answers again. */
+    /** Called when a server replies again. */
     readonly reconnected: (address: string) => void,
   ) {}
 
@@ -41,17 +41,17 @@ export class Journal {
     try {
       this.logger?.[level](line);
     } catch {
-      // A logger that fails must not cost anybody a lock.
+      // A failing logger must not cost any caller a lock.
     }
   }
 
-  /** Logs what nobody else reports to the program; warns by the process if the program has no logger. */
+  /** Logs what the program would not learn otherwise. Without a logger, it emits a process warning. */
   alarm(level: "warn" | "error", message: string): void {
     this.log(level, message);
     if (this.logger === undefined) process.emitWarning(message, "RedislockWarning");
   }
 
-  /** Logs a warning, but not again soon. */
+  /** Logs a warning, but not again within a short time. */
   once(topic: string, message: string): void {
     if (now() - (this.#said.get(topic) ?? Number.NEGATIVE_INFINITY) < AGAIN_MS) return;
     if (this.#said.size >= MOST_SAID) this.#said.clear();
@@ -59,7 +59,7 @@ export class Journal {
     this.log("warn", message);
   }
 
-  /** Logs once for a server that its module is too old. One that is missing is reported by the first request. */
+  /** Logs once per server that its module is too old. A missing module is reported by the first request. */
   greeted(address: string, greeting: unknown): void {
     const old = versionOf(greeting);
     if (old === undefined || old >= MODULE_VERSION_MIN || this.#outdated.has(address)) return;
@@ -68,12 +68,12 @@ export class Journal {
     this.log("warn", `the module redislock on ${address} is version ${shown(old)}, and ${need}`);
   }
 
-  /** The connection to this server was lost. */
+  /** Records that the connection to this server was lost. */
   lost(address: string): void {
     this.#lost.add(address);
   }
 
-  /** This server answers. Logs one line for each outage. */
+  /** Records that this server replies. Logs one line for each outage. */
   found(address: string): void {
     if (!this.#lost.delete(address)) return;
     this.log("info", `reconnected to ${address}`);
@@ -81,7 +81,9 @@ export class Journal {
   }
 }
 
-/** The message of an error; the class and code of one that has none, as an AggregateError of ioredis. */
+/**
+ * Returns the message of an error. For one without a message, such as an AggregateError of ioredis, its class and code.
+ */
 export function textOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   const { code } = error as { code?: unknown };
@@ -91,6 +93,6 @@ export function textOf(error: unknown): string {
 /** The names of locks in a message. */
 export const quoted = (names: readonly string[]): string => names.map((name) => `'${name}'`).join(", ");
 
-/** Whether a server has sent this error. */
+/** Returns true if a server has sent this error. */
 export const isReply = (error: unknown): error is Error =>
   error instanceof Error && codeOf(error.message) !== undefined;

@@ -1,4 +1,4 @@
-/** Leadership: of all who stand for one name, one leads at any time. */
+/** Leadership: of all candidates for one name, one leads at any time. */
 
 import { inspect } from "node:util";
 
@@ -12,23 +12,25 @@ import { onAbort } from "./signals.js";
 
 export interface LeaderOptions extends Pick<AcquireOptions, "lease" | "owner"> {
   /**
-   * This process leads from now on. `hold.token` is the leader's fencing token. If this throws, or its promise is
-   * rejected, the lock is given up, and it stands for election again after a pause. It leads on when the promise is
-   * fulfilled.
+   * Called when this process becomes the leader. `hold.token` is the leader's fencing token. If this throws, or its
+   * promise is rejected, the lock is released, and the process stands for election again after a pause. It stays the
+   * leader when the promise is fulfilled.
    */
   readonly onElected: (hold: Hold) => unknown;
-  /** It leads no more, against its will. It stands for election again, and does not wait for a promise. */
+  /**
+   * Called when this process has lost the leadership. It stands for election again, and does not wait for a promise.
+   */
   readonly onDeposed?: ((reason: LossReason) => unknown) | undefined;
   /**
-   * What went wrong, as a callback that has failed, or a server that is away for longer than the `serverTimeout` of the locks:
-   * that is told once. It goes on trying.
+   * Called with errors: a callback that failed, or one call for an outage that outlasts the `serverTimeout` of the
+   * locks. The leader keeps trying.
    */
   readonly onError?: ((error: unknown) => unknown) | undefined;
 }
 
 const OPTIONS = ["onElected", "onDeposed", "onError", "lease", "owner"];
 
-/** Refuses what could never lead: it would take the lock and give it up again without end. */
+/** Refuses options with which it could never lead: it would acquire and release the lock in an endless loop. */
 export function checkLeader(options: LeaderOptions): void {
   checkOptions(options, OPTIONS);
   const { onElected, onDeposed, onError, lease, owner } = options;
@@ -45,7 +47,7 @@ export class Leader implements AsyncDisposable {
   #stop = new AbortController();
   #hold: Hold | undefined;
   #running: Promise<void>;
-  /** Whether it was told that no server can be asked. */
+  /** True once the outage was reported. */
   #isCutOff = false;
 
   /** @internal */
@@ -64,7 +66,7 @@ export class Leader implements AsyncDisposable {
     return (this.#hold?.remaining ?? 0) > 0;
   }
 
-  /** Gives up, for good. Resolves when somebody else can lead. */
+  /** Resigns for good. Resolves when another candidate can lead. */
   async resign(): Promise<void> {
     this.#stop.abort();
     await awake(async () => {
@@ -93,9 +95,9 @@ export class Leader implements AsyncDisposable {
         if (hold.loss !== undefined && !signal.aborted) this.#watch(onDeposed?.(hold.loss.reason));
         await yielding;
       } catch (error) {
-        // Without a hold it was the request that was cancelled. With one it is a callback's own error.
+        // Without a hold, the request was cancelled. With one, it is a callback's own error.
         const isOver = signal.aborted || (this.#hold === undefined && error instanceof LocksClosedError);
-        // A callback of the program may have failed: a leader without it would lock out the others.
+        // A callback of the program may have failed. A leader that keeps the lock without it would shut out the others.
         const yielding = this.#yield();
         const isKnown = this.#isCutOff && error instanceof ConnectionFailedError;
         this.#isCutOff = error instanceof ConnectionFailedError;
@@ -108,7 +110,7 @@ export class Leader implements AsyncDisposable {
     await this.#yield();
   }
 
-  /** Leads until the hold is lost or the leader resigns. Throws what the program's work fails with. */
+  /** Leads until the hold is lost or the leader resigns. Throws if the program's work fails. */
   async #lead(hold: Hold): Promise<void> {
     const failed = new AbortController();
     const work = Promise.resolve(this.#options.onElected(hold));
@@ -120,14 +122,14 @@ export class Leader implements AsyncDisposable {
     if (failed.signal.aborted) throw failed.signal.reason;
   }
 
-  /** Nobody waits for this promise of a callback, but its error is told. */
+  /** The callback's promise is not awaited, but its error is reported. */
   #watch(promise: unknown): void {
     Promise.resolve(promise).catch((error: unknown) => this.#tell(error));
   }
 
   #tell(error: unknown): void {
     if (this.#stop.signal.aborted) return;
-    // It stands again, also if that fails.
+    // It stands for election again, even if that fails.
     const warn = (failure: unknown) => {
       process.emitWarning(`onError of a leader has failed: ${inspect(failure)}`, "RedislockWarning");
     };
@@ -138,7 +140,7 @@ export class Leader implements AsyncDisposable {
     }
   }
 
-  /** Gives up the hold, if there is one. */
+  /** Releases the hold, if there is one. */
   async #yield(): Promise<void> {
     const hold = this.#hold;
     this.#hold = undefined;
@@ -146,7 +148,7 @@ export class Leader implements AsyncDisposable {
   }
 }
 
-/** A signal that is aborted after `ms` milliseconds. */
+/** Returns a signal that is aborted after `ms` milliseconds. */
 function after(ms: number): AbortSignal {
   const controller = new AbortController();
   scheduler.at(now() + ms, () => controller.abort());

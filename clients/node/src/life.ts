@@ -1,4 +1,4 @@
-/** What is known of a hold besides itself: so one that its user has forgotten can be collected. */
+/** The data of a hold, apart from the hold itself, so that a forgotten hold can be garbage-collected. */
 
 import { deadlineOf, now } from "./clock.js";
 import { ConnectionFailedError, isOverwritten, LockError, type LockLostError, mayPass, meaningOf } from "./errors.js";
@@ -7,39 +7,44 @@ import { SHORTEST_LEASE_MS } from "./rules.js";
 import { type Entry, pause, scheduler } from "./scheduler.js";
 import { within } from "./stop.js";
 
-/** What a hold asks of the servers. All of it can be repeated. */
+/** The requests that a hold makes to the servers. All of them can be repeated. */
 export interface Keeper {
   readonly names: readonly string[];
   readonly owner: string;
-  /** Renews; false if the hold is over. Rejects if the servers could not be asked, as in earlier attempts. */
+  /**
+   * Renews the lease; false if the hold has ended. Rejects if the servers could not be asked, as in earlier attempts.
+   */
   renew(lease: number, token: number, attempt: number): Promise<boolean>;
   /**
-   * Gives up; the lock stays taken for `rest` milliseconds more, if there are any. False if the hold was over. Rejects if
-   * the servers could not be asked, as in earlier attempts.
+   * Releases the lock, which stays taken for `rest` more milliseconds if `rest` is not 0. False if the hold had ended.
+   * Rejects if the servers could not be asked, as in earlier attempts.
    */
   release(token: number, attempt: number, rest: number): Promise<boolean>;
-  /** Makes repeated releases heed that the owner asks for the same anew; returns how to say that no release comes. */
+  /**
+   * Makes repeated releases stop if the owner asks for the same names again. Returns a function to call if there is no
+   * release.
+   */
   loosen(): () => void;
-  /** How often a driver may have repeated a request unasked. */
+  /** The number of times that a driver may have repeated a request of its own accord. */
   readonly cuts: number;
-  /** Which servers are asked, for messages. */
+  /** The servers' addresses, for messages. */
   readonly where: string;
-  /** Whether no server can be asked any more, because the user has closed the client. */
+  /** True if no server can be asked because the user has closed the client. */
   readonly isClosed: boolean;
-  /** The ticket of `detach` for this token; undefined where no other process can go on. */
+  /** Makes the ticket of `detach` for this token; undefined if no other process can adopt the hold. */
   readonly ticket: ((token: number) => string) | undefined;
-  /** Lets `told` be called when the servers say that the hold is over; returns how to stop. */
+  /** Calls `told` when the servers report that the hold has ended. Returns a function that stops it. */
   listen(token: number, told: () => void): () => void;
 }
 
-/** A grant: its token, and when the request that its lease is counted from was sent. */
+/** A grant: its token, and the time when the request that starts its lease was sent. */
 export interface Grant {
   readonly token: number;
   readonly sentAt: number;
 }
 
 export interface Terms {
-  /** The lease of the grant, and that of renewals. */
+  /** The lease of the grant, and the lease of renewals. */
   readonly first: number;
   readonly lease: number;
   readonly renew: boolean;
@@ -47,37 +52,37 @@ export interface Terms {
   readonly maxHold: number | undefined;
 }
 
-/** What a hold tells its maker. */
+/** The events that a hold reports to its maker. */
 export interface Told {
-  /** `isWatched`: the program asks for the loss, or is told of it by the hold. */
+  /** `isWatched`: the program asks for the loss, or the hold notifies it. */
   lost(hold: Hold, error: LockLostError, isWatched: boolean): void;
-  /** A renewal has failed; `failures`: how many have in a row. */
+  /** A renewal has failed; `failures` is the number of consecutive failures. */
   renewalFailed(hold: Hold, error: Error, failures: number): void;
-  /** A renewal has succeeded after that many failed ones. */
+  /** A renewal has succeeded after this number of failures. */
   renewedAgain(hold: Hold, failures: number): void;
-  /** The holder has given it up, or another process continues with it. */
+  /** The holder has released it, or another process continues with it. */
   ended(hold: Hold, how: "released" | "detached"): void;
-  /** Nothing refers to the hold any more, and it was not given up. */
+  /** The hold is unreachable, and was not released. */
   forgotten(life: Life): void;
-  /** Work that goes on after its caller has left. */
+  /** Tracks work that continues after its caller has left. */
   background(work: Promise<unknown>): void;
 }
 
-/** How long one release may stay unanswered until it is repeated. */
+/** The time after which an unanswered release is repeated. */
 const ANSWER_MS = 2000;
 /** The shortest pause between two attempts to renew. */
 export const RENEW_PAUSE_MS = 20;
 
 /**
- * What the scheduler, the servers' pushes and the locks know of a hold. They refer to the hold through this alone: so
- * one that its user has forgotten can be collected, once this refers to it weakly.
+ * The part of a hold that the scheduler, the servers' pushes and the locks refer to. It later refers to the hold
+ * weakly, so that a forgotten hold can be garbage-collected.
  */
 export class Life {
   readonly token: number;
   #kept: Hold | undefined;
   #weak: WeakRef<Hold> | undefined;
   deadline: number;
-  /** Until when the lock stays taken, whatever happens to its holder. */
+  /** The time until which the lock stays taken, whatever happens to its holder. */
   readonly parkedUntil: number;
   entry: Entry | undefined;
   stopListening: (() => void) | undefined;
@@ -95,24 +100,24 @@ export class Life {
     this.parkedUntil = now() + minHold;
   }
 
-  /** The hold, unless it was forgotten. */
+  /** The hold, unless it was garbage-collected. */
   get hold(): Hold | undefined {
     return this.#kept ?? this.#weak?.deref();
   }
 
-  /** Lets the hold last only as long as something else refers to it. */
+  /** Refers to the hold weakly from now on. */
   loosen(hold: Hold): void {
     this.#kept = undefined;
     this.#weak = new WeakRef(hold);
     forgotten.register(hold, this, this);
   }
 
-  /** Keeps the hold until its end: somebody is told of its loss, or works under it. */
+  /** Keeps the hold until its end, for code that is notified of its loss or works under it. */
   keep(hold: Hold): void {
     this.#kept = hold;
   }
 
-  /** Ends all that is done for it. */
+  /** Stops all timers and subscriptions for it. */
   stop(): void {
     if (this.#weak !== undefined) forgotten.unregister(this);
     scheduler.cancel(this.entry);
@@ -129,7 +134,7 @@ export class Life {
     });
   }
 
-  /** Asks the servers until one attempt is final, or until the lease is over anyway. */
+  /** Asks the servers until one attempt is final, or until the lease has expired. */
   async giveUp(attempts: number): Promise<void> {
     const { cuts } = this.keeper;
     const settle = this.keeper.loosen();
@@ -147,7 +152,7 @@ export class Life {
     const rest = left > 0 ? Math.max(left, SHORTEST_LEASE_MS) : 0;
     try {
       const held = await within(this.keeper.release(this.token, attempt, rest), Math.min(now() + ANSWER_MS, until), late);
-      // A repeated release finds nothing if the first one's reply was lost.
+      // If the first reply was lost, a repeated release finds no hold.
       return held || attempt > 0 || this.keeper.cuts !== cuts ? "held" : "gone";
     } catch (error) {
       const meaning = meaningOf(error);
@@ -157,16 +162,16 @@ export class Life {
   }
 }
 
-/** Ends the renewal of what was forgotten: nobody can give it up any more, and it would lock out all others. */
+/** Ends the renewals of a forgotten hold. Nothing can release it, so it would lock out everyone else. */
 const forgotten = new FinalizationRegistry<Life>((life) => {
   life.stop();
   life.told.forgotten(life);
 });
 
-/** What came of a release: an answer, what the server refused, or neither. */
+/** The outcome of a release: an answer, a server's refusal, or neither. */
 export type Verdict = "held" | "gone" | "again" | LockError;
 
-/** Whether another attempt would end as this one. */
+/** Returns true if another attempt would have the same outcome. */
 export const isFinal = (verdict: Verdict): boolean =>
   verdict instanceof LockError ? !mayPass(verdict) : verdict !== "again";
 

@@ -1,15 +1,17 @@
-/** The waiters by a place in line (QUEUE), in the order of arrival: the first one is told when the lock changes. */
+/**
+ * Waiters with a position in the queue (QUEUE), in order of arrival. The first one is notified when the lock changes.
+ */
 
 import type { Ears } from "./ears.js";
 
-/** Somebody's place. It remembers that its turn may have come while its owner was asking. */
+/** A waiter's place. It remembers a turn that came while its owner was asking. */
 export class Seat {
   #hasTurn = false;
   #wake: (() => void) | undefined;
 
   constructor(readonly name: string) {}
 
-  /** Whether `next` resolves at once. */
+  /** True if `next` resolves at once. */
   get hasTurn(): boolean {
     return this.#hasTurn;
   }
@@ -19,7 +21,7 @@ export class Seat {
     this.#wake?.();
   }
 
-  /** Resolves when the turn may have come since the last call; at once if it has. */
+  /** Resolves when its turn may have come since the last call. */
   async next(): Promise<void> {
     if (!this.#hasTurn) {
       await new Promise<void>((resolve) => {
@@ -52,7 +54,7 @@ export class LineUp {
     first.stop = this.ears.listen({ name: seat.name, told: () => this.#turn(seat.name) });
   }
 
-  /** Leaves; the next one may have its turn, too, where several hold a lock together. */
+  /** Leaves. The next waiter may have its turn, too, if several can hold the lock together. */
   leave(seat: Seat): void {
     const row = this.#rows.get(seat.name);
     if (!row?.seats.delete(seat)) return;

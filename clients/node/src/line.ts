@@ -1,8 +1,8 @@
 /**
- * A connection of the library's own: for waiting, and for what the server says unasked.
+ * A connection of the library's own, for waits and for the server's pushes.
  *
- * The drivers' connections serve neither: they repeat a BLOCK request, or give it up, by rules of their own, and
- * their handling of pushes differs from version to version. A line never repeats anything; its user decides.
+ * The drivers' connections do not suit: they repeat or abandon a BLOCK request by their own rules, and their handling
+ * of pushes differs between versions. A line never repeats a request; its user decides.
  */
 
 import { connect as connectPlain, type Socket } from "node:net";
@@ -15,7 +15,7 @@ import { type Journal, textOf } from "./journal.js";
 import { Decoder, encode, Push, type Reply, ReplyError } from "./resp.js";
 import { within } from "./stop.js";
 
-/** Where a server is, and how to log in there. */
+/** The address of a server, and the login. */
 export interface Endpoint {
   readonly host?: string | undefined;
   readonly port?: number | undefined;
@@ -29,10 +29,10 @@ export interface Endpoint {
   readonly socket?: (() => Socket) | undefined;
 }
 
-/** The name of a server: one server has one name. */
+/** The name of a server. Each server has exactly one name. */
 export const nameOf = (endpoint: Endpoint): string => endpoint.path ?? `${endpoint.host}:${endpoint.port ?? 6379}`;
 
-/** The name of a database of a server: one database has one name. */
+/** The name of a server's database. Each database has exactly one name. */
 export const placeOf = (endpoint: Endpoint): string => `${nameOf(endpoint)}/${endpoint.database ?? 0}`;
 
 /** Throws unless this is the reply of a primary to HELLO. */
@@ -41,7 +41,7 @@ export function refuseReplica(hello: unknown, address: string): void {
   throw new ReplyError(`READONLY the address ${address} leads to a replica, not to the primary`);
 }
 
-/** Whether the server, or a proxy before it, does not know HELLO or RESP3. */
+/** Returns true if the server, or a proxy in front of it, does not know HELLO or RESP3. */
 const isUnknown = (error: unknown): boolean => error instanceof ReplyError && /unknown command|NOPROTO/i.test(error.message);
 
 function noHello(address: string, cause: unknown): ServerRefusedError {
@@ -49,12 +49,12 @@ function noHello(address: string, cause: unknown): ServerRefusedError {
   return new ServerRefusedError(`${why}: pushes, and waiting for several locks, need RESP3. Connect to the server itself, or use wait: 0`, cause);
 }
 
-/** A server that wants TLS ends a connection whose first bytes are plain text. */
+/** Returns true if the server may want TLS: such a server ends a connection whose first bytes are plain text. */
 function mayWantTls({ tls, socket }: Endpoint, error: unknown): boolean {
   return tls === undefined && socket === undefined && /server closed|ECONNRESET|EPIPE/.test(textOf(error));
 }
 
-/** How long a reply may take that the server gives at once. */
+/** The time limit of replies that the server gives at once. */
 const ANSWER_MS = 2000;
 
 interface Waiting {
@@ -63,9 +63,9 @@ interface Waiting {
 }
 
 export class Line {
-  /** What to do with a push; nothing if nobody listens. */
+  /** Handles a push; undefined if there is no listener. */
   onPush: ((push: Push) => void) | undefined;
-  /** Called once, when the connection is gone. */
+  /** Called once, when the connection has ended. */
   onEnd: (() => void) | undefined;
   #socket: Socket;
   #decoder = new Decoder();
@@ -86,7 +86,7 @@ export class Line {
     socket.on("close", () => this.#end(new Error("the server closed the connection")));
   }
 
-  /** Connects, logs in and sees to it that the server is a primary; ends by itself after `limit` milliseconds. */
+  /** Connects, logs in and checks that the server is a primary. Fails after `limit` milliseconds. */
   static async open(endpoint: Endpoint, limit: number, journal?: Journal): Promise<Line> {
     const { host = "127.0.0.1", port = 6379, path, tls } = endpoint;
     const where = path === undefined ? { host, port } : { path };
@@ -119,12 +119,12 @@ export class Line {
     await selected;
   }
 
-  /** Rejects unless the server is a primary at this moment. */
+  /** Rejects unless the server is a primary now. */
   async seePrimary(): Promise<void> {
     refuseReplica(await this.askSoon(["HELLO"]), nameOf(this.endpoint));
   }
 
-  /** Like `ask`, for what is answered at once. If no reply comes in time, the connection is closed. */
+  /** Like `ask`, for requests that are answered at once. If no reply arrives in time, the connection is closed. */
   askSoon(words: readonly string[]): Promise<Reply> {
     return within(this.ask(words), now() + ANSWER_MS, () => {
       this.close();
@@ -132,7 +132,7 @@ export class Line {
     });
   }
 
-  /** Sends a command; resolves with its reply, rejects with the server's error or that of the connection. */
+  /** Sends a command. Resolves with its reply, rejects with the server's error or the connection's. */
   ask(words: readonly string[]): Promise<Reply> {
     if (this.#ended !== undefined) return Promise.reject(this.#ended);
     return new Promise((resolve, reject) => {

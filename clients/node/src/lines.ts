@@ -1,17 +1,17 @@
-/** The connections that wait, each for one request: at most `most` of them, handed out in order. */
+/** A pool of at most `most` waiting connections, each for one request, given out in order. */
 
 import { now } from "./clock.js";
 import { Line } from "./line.js";
 import type { Route } from "./route.js";
 import { within } from "./stop.js";
 
-/** How long a request that was given up may stay unanswered until its connection is closed. */
+/** The time for which an abandoned request may stay unanswered before its connection is closed. */
 const SETTLE_MS = 2000;
 
 export class Lines {
   #open = new Set<Line>();
   #busy = 0;
-  /** Each gets a place that was kept for it. */
+  /** Each waiter gets a place that was reserved for it. */
   #queue: (() => void)[] = [];
 
   constructor(
@@ -19,7 +19,9 @@ export class Lines {
     readonly most: number,
   ) {}
 
-  /** A connection to the primary that has this key, within `limit` milliseconds: call it when there is `room`. */
+  /**
+   * Returns a connection to the primary that has this key, within `limit` milliseconds. Call it when there is `room`.
+   */
   async take(key: string, limit: number): Promise<Line> {
     try {
       const line = await Line.open(await this.route.endpoint(key), limit, this.route.journal);
@@ -33,8 +35,8 @@ export class Lines {
   }
 
   /**
-   * Resolves when one can be had, which is kept for the caller. `stop` does without it, before or after that; `hurry`
-   * waits for no room.
+   * Resolves when a connection is available, which is reserved for the caller. `stop` gives it up, before or after
+   * that; `hurry` skips the wait.
    */
   room(): { ready: Promise<void>; stop: () => void; hurry: () => void } {
     let resolve = (): void => undefined;
@@ -43,7 +45,7 @@ export class Lines {
     });
     this.#queue.push(resolve);
     this.#next();
-    /** True if it was still waited for. */
+    /** Returns true if the caller was still waiting. */
     const unqueue = () => {
       const place = this.#queue.indexOf(resolve);
       return place >= 0 && this.#queue.splice(place, 1).length > 0;
@@ -59,19 +61,19 @@ export class Lines {
     return { ready, stop, hurry };
   }
 
-  /** Gives a connection back, which is closed. */
+  /** Takes a connection back and closes it. */
   give(line: Line): void {
     line.close();
     this.#leave();
   }
 
-  /** Gives a connection back when the request on it is answered, or when that takes too long. */
+  /** Takes a connection back once its request is answered, or when that takes too long. */
   async settle(line: Line, reply: Promise<unknown>): Promise<void> {
     await within(reply, now() + SETTLE_MS, () => new Error("unanswered")).catch(() => undefined);
     this.give(line);
   }
 
-  /** Closes all. */
+  /** Closes all connections. */
   close(): void {
     for (const line of [...this.#open]) line.close();
   }

@@ -38,26 +38,26 @@ import { readTicket, ticketOf } from "./ticket.js";
 
 export interface LocksOptions extends BaseOptions {
   /**
-   * How many connections may wait for several locks at once (`many`, `readMany`): a whole number, 1 or more. Other
-   * requests wait over a shared one. Default: 16.
+   * The number of connections that may wait for several locks at once (`many`, `readMany`): a whole number, 1 or more.
+   * Other requests wait over a shared connection. Default: 16.
    */
   readonly waitingConnections?: number | undefined;
   /**
-   * How many requests of these locks stand in the server's queue of one lock: a whole number, 1 or more. Others wait
-   * behind them in the process, but not those with an `owner` of the program's. Default: 16.
+   * The number of requests of these locks that may stand in the server's queue of one lock: a whole number, 1 or more.
+   * Others wait in the process until there is room, except those whose `owner` the program names. Default: 16.
    */
   readonly maxQueuedPerLock?: number | undefined;
-  /** How to log in at the primary: needed for node-redis's Sentinel client alone, which does not tell. */
+  /** The login at the primary. Needed only for node-redis's Sentinel client, which does not expose it. */
   readonly login?: Pick<Endpoint, "username" | "password" | "database" | "tls"> | undefined;
 }
 
-/** Which driver a client is of. An object that only looks like a client would fail later, in each request. */
+/** Returns the driver for a client. An object that only resembles a client would fail later, in each request. */
 export function driverOf(client: Client, login: Endpoint = {}): Driver {
   if (client instanceof Object && "redislockDriver" in client) return client.redislockDriver;
   const { call, status, sendCommand, connect, isOpen } = (client ?? {}) as unknown as Record<string, unknown>;
   if (typeof call === "function" && typeof status === "string") return overIoredis(client as IoredisClient);
   if (typeof client === "object" && "totalClients" in client) {
-    // Requests over several connections overtake each other, and a pool does not say where its server is.
+    // Requests over several connections overtake each other, and a pool does not expose its server's address.
     throw new TypeError("a client of node-redis is needed, not a pool of them: many tasks can use one client");
   }
   if (typeof sendCommand === "function" && typeof connect === "function" && typeof isOpen === "boolean") {
@@ -67,7 +67,7 @@ export function driverOf(client: Client, login: Endpoint = {}): Driver {
   throw new TypeError(`a client of ioredis or node-redis is needed, ${hint}: ${inspect(client, { depth: 0 })}`);
 }
 
-/** Asks the servers for one hold. */
+/** Sends the requests of one hold to the servers. */
 class ServerKeeper implements Keeper {
   readonly #taken: Taken = new Set();
 
@@ -124,7 +124,7 @@ class ServerKeeper implements Keeper {
     };
   }
 
-  /** Sends a command for each key, unless there is none by then; whether all were answered with 1. */
+  /** Sends a command for each key, if there is one by then. Returns true if all were answered with 1. */
   async #each(command: (key: string) => readonly string[] | undefined, attempt: number): Promise<boolean> {
     const { keys } = this.request;
     const send = (key: string) => this.route.send(key, () => command(key), attempt);
@@ -136,11 +136,11 @@ class ServerKeeper implements Keeper {
 
 const isOne = (reply: unknown): boolean => Number(reply) === 1;
 
-/** How long a server may take to say who holds a lock. */
+/** The time limit for a server to say who holds a lock. */
 const HOLDER_MS = 2000;
 const WAITING = 16;
 const PLACE_MS = 5000;
-/** How long a question may take at most. */
+/** The time limit of a query. */
 const ASKED_MS = 2000;
 
 export class Locks extends Base {
@@ -149,7 +149,7 @@ export class Locks extends Base {
   readonly #loose = new LooseEnds();
   readonly #context: Context;
 
-  /** Takes a client of ioredis or node-redis that you have made, and that stays yours. */
+  /** Takes an ioredis or node-redis client that you have made. It remains yours to close. */
   constructor(client: Client, options: LocksOptions = {}) {
     super(options, ["waitingConnections", "maxQueuedPerLock", "login"]);
     const { waitingConnections = WAITING, maxQueuedPerLock = WAITING } = options;
@@ -175,31 +175,31 @@ export class Locks extends Base {
     };
   }
 
-  /** The lock of this name, to hold beside other readers. */
+  /** The lock of this name, to hold together with other readers. */
   read(name: string): Lock {
     checkName(name);
     return new Lock(this, { names: [name], kind: "read" });
   }
 
-  /** The lock of this name, to hold alone, beside no reader. */
+  /** The lock of this name, to hold alone, without any reader. */
   write(name: string): Lock {
     checkName(name);
     return new Lock(this, { names: [name], kind: "write" });
   }
 
-  /** One of `limit` permits of this name. All who use the name must say the same limit. */
+  /** One of `limit` permits of this name. All users of the name must give the same limit. */
   semaphore(name: string, limit: number): Lock {
     checkName(name);
     checkCount("limit", limit, MOST_PERMITS);
     return new Lock(this, { names: [name], kind: "semaphore", limit });
   }
 
-  /** All of these locks or none, with one token. In a cluster they must be in one slot. */
+  /** All of these locks or none, with one token. In a cluster, all must be in one slot. */
   many(names: readonly string[]): Lock {
     return this.#several("many", names, "exclusive");
   }
 
-  /** All of these locks or none, each to hold beside other readers, with one token. */
+  /** All of these locks or none, with one token, each shared with other readers. */
   readMany(names: readonly string[]): Lock {
     return this.#several("readMany", names, "read");
   }
@@ -213,9 +213,9 @@ export class Locks extends Base {
   }
 
   /**
-   * Goes on with a hold that another process has given away: `ticket` is what `hold.detach()` has resolved with there, in
-   * this library or in that for Python. Its names have no prefix. Rejects with `LockLostError` if the lease has ended
-   * meanwhile. A ticket is for one process: the server cannot tell two that adopt it from each other.
+   * Adopts a hold that another process has detached. `ticket` is the result of `hold.detach()` there, in this library
+   * or in the one for Python. Its names have no prefix. Rejects with `LockLostError` if the lease has expired
+   * meanwhile. A ticket is for one process: the server cannot tell two adopters apart.
    */
   async adopt(ticket: string, lease = this.lease): Promise<Hold> {
     const { names, kind, limit, owner, token } = readTicket(ticket);
@@ -239,14 +239,17 @@ export class Locks extends Base {
     });
   }
 
-  /** Asks for the holders of the lock and its waiters; null if there are none. */
+  /** Returns the holders of the lock and its waiters; null if there are none. */
   async info(name: string): Promise<LockInfo | null> {
     checkName(name);
     const reply = await this.#truth(name, (key) => ["LOCK.INFO", key], (answer) => answer === null);
     return reply === null ? null : infoOf(reply);
   }
 
-  /** Resolves with the version of the module, as "0.3.0", if a lock could be asked for now; else rejects as `acquire`. */
+  /**
+   * Resolves with the module's version, such as "0.3.0", if a lock could be acquired now; otherwise rejects as
+   * `acquire` does.
+   */
   async ping(): Promise<string> {
     const key = `${this.prefix}redislock:ping`;
     const version = versionOf(await this.#asked(key, (attempt) => this.#greeted(key, attempt)));
@@ -289,7 +292,7 @@ export class Locks extends Base {
     return new Lock(this, { names: [...names], kind });
   }
 
-  /** The reply of a primary to HELLO, if it answers a read of this lock right after it. */
+  /** Returns a primary's reply to HELLO, if it answers a read of this lock right after it. */
   async #greeted(key: string, attempt: number): Promise<unknown> {
     const { driver } = this.#route;
     const commands = [["HELLO"], ["LOCK.FENCE", key]];
@@ -304,13 +307,13 @@ export class Locks extends Base {
     if (read?.status === "rejected") {
       const { message } = read.reason as Error;
       if (codeOf(message) === "NOPERM") throw new ServerRefusedError(`${message} (LOCK.FENCE)`, read.reason);
-      // Another node has this name, and this one is healthy.
+      // Another node has this name, and this node is healthy.
       if (driver.server === undefined || codeOf(message) !== "MOVED") throw read.reason;
     }
     return hello.value;
   }
 
-  /** The reply. A replica answers, too, and knows of no locks while it is synchronized: then a primary is asked. */
+  /** Returns the reply. A replica that is synchronizing replies that it knows no locks: then a primary is asked. */
   async #truth(name: string, words: (key: string) => string[], isNothing: (reply: unknown) => boolean): Promise<unknown> {
     const route = this.#route;
     const key = this.prefix + name;
@@ -323,12 +326,12 @@ export class Locks extends Base {
     });
   }
 
-  /** The reply. Asks again while no server answers, until the `serverTimeout` of the locks is over, 2 s at most. */
+  /** Returns the reply. Retries while no server answers, up to the `serverTimeout` of the locks, at most 2 s. */
   #asked<T>(key: string, ask: (attempt: number) => Promise<T>): Promise<T> {
     return awake(async () => {
       const route = this.#route;
       const until = now() + Math.min(this.serverTimeout, ASKED_MS);
-      /** What was asked before, whose reply counts if it comes after all. */
+      /** Earlier requests, whose replies count if they still arrive. */
       const earlier: Promise<T>[] = [];
       let trouble: Error | undefined;
       for (let attempt = 0; ; attempt++) {

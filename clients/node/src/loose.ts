@@ -1,15 +1,15 @@
 /**
- * Loose ends: requests and holds that are over, but may be granted or released yet. If their owner asks for the same
- * names anew, what they have is the new request's, and a release of theirs would end it.
+ * Loose ends: requests and holds that have ended, but that may still be granted or released. If their owner asks for
+ * the same names again, their grants belong to the new request, and a late release would end it.
  */
 
-/** The names that such a request or hold must touch no more. */
+/** The names that an ended request or hold must not touch. */
 export type Taken = Set<string>;
 
 export class LooseEnds {
   #byOwner = new Map<string, Set<{ readonly taken: Taken; readonly mayHold: () => boolean }>>();
 
-  /** Adds one; returns how to say that it is settled. `mayHold`: whether the owner may hold a lock by it. */
+  /** Adds one. Returns a function that marks it as settled. `mayHold`: the owner may hold a lock by it. */
   add(owner: string, taken: Taken, mayHold = () => true): () => void {
     const all = this.#byOwner.get(owner) ?? new Set();
     const end = { taken, mayHold };
@@ -20,8 +20,8 @@ export class LooseEnds {
   }
 
   /**
-   * Notes that this owner asks for these names again. Returns undefined if it has no loose ends, else whether it may
-   * hold a lock by one of them. If not, one may only have kept a place in the queue.
+   * Records that this owner asks for these names again. Returns undefined if it has no loose ends, else true if it may
+   * hold a lock by one of them. False means that one may have kept a queue position at most.
    */
   take(owner: string, names: readonly string[]): boolean | undefined {
     const all = this.#byOwner.get(owner);

@@ -13,7 +13,7 @@ interface Credentials {
   readonly password?: string | undefined;
 }
 
-/** What tells a client how to log in, where that changes. */
+/** Supplies the login of a client, if it changes. */
 type Provider =
   | { readonly type: "async-credentials-provider"; credentials(): Promise<Credentials> }
   | {
@@ -61,7 +61,7 @@ function endpointOf(options: Options | undefined): Endpoint {
   return { host, port, path, database, tls: tls ? socket : undefined };
 }
 
-/** How the client would log in now. */
+/** The login that the client would use now. */
 async function credentialsOf(options: Options | undefined): Promise<Credentials> {
   const { credentialsProvider: provider, username, password } = options ?? {};
   if (provider?.type === "async-credentials-provider") return provider.credentials();
@@ -72,17 +72,17 @@ async function credentialsOf(options: Options | undefined): Promise<Credentials>
   return credentials;
 }
 
-/** Where to connect to, and how. */
+/** The address and the settings of the connection. */
 async function loginOf(options: Options | undefined): Promise<Endpoint> {
   const { username, password } = await credentialsOf(options);
   return { ...endpointOf(options), username, password };
 }
 
-/** How long the client may take to say which database it has selected: the first time, and where one is known. */
+/** The time for the client to say which database it has selected: the first time, and once one is known. */
 const FIRST_SAID_MS = 1000;
 const SAID_MS = 100;
 
-/** A cluster has nodes that are ready, or not, and says of itself only whether it is open. */
+/** A cluster client has nodes that are ready or not. Of itself it says only whether it is open. */
 abstract class NodeRedisDriver<Client extends { isOpen: boolean; isReady?: boolean }> extends Driver {
   constructor(readonly client: Client) {
     super();
@@ -117,14 +117,17 @@ class SingleDriver extends NodeRedisDriver<Single> {
     return { ...(await loginOf(options)), database: this.#selected ?? options?.database };
   }
 
-  /** The program may have selected another database than the options say. The client does not tell, but its server. */
+  /**
+   * The program may have selected another database than the options say. The client does not expose it; the server
+   * does.
+   */
   async #ask(): Promise<void> {
     const limit = this.#selected === undefined ? FIRST_SAID_MS : SAID_MS;
     const saying = this.client.sendCommand(["CLIENT", "INFO"]).then((reply) => {
       const said = / db=(\d+)/.exec(String(reply))?.[1];
       if (said !== undefined) this.#selected = Number(said);
     });
-    // While it is silent, nobody waits for it again.
+    // While it is silent, no request waits for it again.
     const done = saying.catch(() => undefined).finally(() => {
       this.#asking = undefined;
     });
@@ -176,7 +179,7 @@ class SentinelDriver extends NodeRedisDriver<Sentinel> {
   }
 }
 
-/** `login` is for Sentinel alone, which does not tell how it logs in at the primary. */
+/** `login` is for Sentinel only, whose client does not expose the login at the primary. */
 export function overNodeRedis(client: NodeRedisClient, login: Endpoint): Driver {
   if ("getMasterNode" in client) return new SentinelDriver(client as Sentinel, login);
   if ("nodeClient" in client) return new ClusterDriver(client as Cluster);

@@ -1,4 +1,4 @@
-/** Hooks that record metrics and spans by OpenTelemetry's API, which the program installs: `@opentelemetry/api`. */
+/** Hooks that record metrics and spans with OpenTelemetry's API (`@opentelemetry/api`), which the program installs. */
 
 import {
   type Attributes,
@@ -16,19 +16,19 @@ import type { Hooks } from "./base.js";
 import type { Hold } from "./hold.js";
 
 export interface TelemetryOptions {
-  /** `redislock.lock.group` is the part of a name before it. Default: no such attribute, for names are unbounded. */
+  /** `redislock.lock.group` is the part of a name before it. Default: no such attribute, since names are unbounded. */
   readonly separator?: string | undefined;
-  /** Attributes of all that is recorded, as `server.address`. */
+  /** Attributes of everything that is recorded, such as `server.address`. */
   readonly attributes?: Attributes | undefined;
   readonly meter?: Meter | undefined;
   readonly tracer?: Tracer | undefined;
 }
 
-/** Seconds, of waits and of holds. */
+/** Bucket bounds in seconds, of waits and of holds. */
 const WAITS = [0.001, 0.005, 0.025, 0.1, 0.5, 1, 5, 10, 30, 60, 300];
 const HOLDS = [0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 3600];
 
-/** What is known of a hold: when it was granted, and in which context. */
+/** The grant of a hold: its time and its context. */
 interface Granted {
   readonly at: number;
   readonly in: Context;
@@ -55,7 +55,7 @@ export function telemetry(options: TelemetryOptions = {}): Hooks {
     ...(error === undefined ? {} : { "error.type": error.name }),
   });
 
-  /** Records a duration, and a span for it, which has failed if its outcome is an error or a loss. */
+  /** Records a duration and a span, which has failed if its outcome is an error or a loss. */
   function end(what: Histogram, ms: number, parent: Context, attributes: Attributes): void {
     what.record(ms / 1000, attributes);
     const now = Date.now();

@@ -1,4 +1,4 @@
-/** One lock over servers that know nothing of each other: an owner that has a majority of them has the lock. */
+/** One lock over independent servers: the owner that a majority of them has granted it to has the lock. */
 
 import { randomUUID } from "node:crypto";
 import { inspect } from "node:util";
@@ -37,15 +37,15 @@ import { pause } from "./scheduler.js";
 import { onAbort } from "./signals.js";
 import { Stop, within } from "./stop.js";
 
-/** How long one server may take to answer: much less than a lease, so that one that is away costs little. */
+/** The time limit of one server's reply: much less than a lease, so that an unreachable server costs little. */
 const answerTime = (lease: number): number => Math.min(Math.max(lease / 20, 50), 1000);
-/** Attempts that met are repeated after a random pause, up to this. */
+/** The upper bound of the random pause before attempts that collided are repeated. */
 const PAUSE_MS = 200;
 
-/** What an owner of the program's leaves for what is added: a UUID, and the number of the attempt. */
+/** The bytes left to the program's owner, so that a UUID and the attempt's number fit after it. */
 const LONGEST_BEGINNING = 200;
 
-/** The beginning of an owner's name, cut so that it leaves room. */
+/** The beginning of an owner's name, shortened to leave room. */
 function beginningOf(owner: string): string {
   let beginning = owner;
   while (Buffer.byteLength(beginning) > LONGEST_BEGINNING) beginning = beginning.slice(0, -1);
@@ -53,13 +53,13 @@ function beginningOf(owner: string): string {
 }
 
 interface Server {
-  /** What it is called where two are mixed up. */
+  /** Its name in messages about a mix-up of two. */
   readonly label: string;
   readonly route: Route;
   readonly ears: Ears;
 }
 
-/** Resolves with whether at least `needed` of these turn out true, as soon as that is sure. */
+/** Resolves with true if at least `needed` of these turn out true, as soon as that is certain. */
 function majorityOf(votes: readonly Promise<boolean>[], needed: number): Promise<boolean> {
   return new Promise((resolve) => {
     let yes = 0;
@@ -78,7 +78,7 @@ class MajorityKeeper implements Keeper {
   readonly #name: string;
   readonly #needed: number;
 
-  /** `request` is that of the latest attempt: each has an owner of its own. */
+  /** `request` is that of the latest attempt: each has its own owner. */
   constructor(
     readonly servers: readonly Server[],
     public request: Request,
@@ -137,7 +137,7 @@ class MajorityKeeper implements Keeper {
     };
   }
 
-  /** What a majority answers: whether it has the hold. */
+  /** Asks a majority; resolves with true if it has the hold. */
   async #most(words: string[], lease: number): Promise<boolean> {
     const { servers } = this;
     let yes = 0;
@@ -150,7 +150,7 @@ class MajorityKeeper implements Keeper {
       else troubles.push(vote.reason);
     }
     if (yes >= this.#needed) return true;
-    // Servers that did not answer may hold it still: then the deadline decides.
+    // Servers that did not answer may still hold it: then the deadline decides.
     if (no >= this.#needed) return false;
     const few = `too few of the servers ${this.where} answered for '${this.#name}'`;
     throw refusalOfMost(troubles, servers.length) ?? new ConnectionFailedError(few, troubles.at(-1));
@@ -160,19 +160,19 @@ class MajorityKeeper implements Keeper {
 function ask({ route }: Server, name: string, words: string[], lease: number): Promise<unknown> {
   const limit = answerTime(lease);
   const late = () => new ConnectionFailedError(`no reply from ${route.where(name)} for ${limit / 1000} s`);
-  // Not around a client that is only silent: a release must not overtake the request that it ends.
+  // Does not bypass a client that is only silent: a release must not overtake the request that it ends.
   const asking = route.isClosed ? route.around(name, () => words) : route.over(name, () => words);
   return within(asking, now() + limit, late);
 }
 
 const addressesOf = (servers: readonly Server[]): string => servers.map(({ route }) => route.where("")).join(", ");
 
-/** Whether the user has closed so many clients that the others are no majority. */
+/** Returns true if the user has closed so many clients that the others are no majority. */
 const isOutOfReach = (servers: readonly Server[]): boolean =>
   servers.filter(({ route }) => route.isClosed).length > servers.length / 2;
 
 /**
- * Locks by majority (docs/concepts/redlock.md): exclusive ones, with one token that only rises. Nobody waits in line; a
+ * Exclusive locks by majority (docs/concepts/redlock.md), with one token that only increases. There is no queue: a
  * caller that does not get the lock tries again after a random pause.
  */
 export class Redlock extends Base {
@@ -180,7 +180,7 @@ export class Redlock extends Base {
   readonly #needed: number;
   readonly #stops = new Set<Stop>();
 
-  /** Takes one client for each server: an odd number, three or more. */
+  /** Takes one client for each server: an odd number, at least three. */
   constructor(clients: readonly Client[], options: BaseOptions = {}) {
     super(options);
     if (!(clients instanceof Array)) throw new TypeError(`an array of clients is needed: ${inspect(clients, { depth: 0 })}`);
@@ -198,7 +198,7 @@ export class Redlock extends Base {
   }
 
   protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled?: Troubled) {
-    // A release names no token here, where servers may have another one. It must not end the owner's next hold.
+    // A release names no token here, since servers may have another one. It must not end the owner's next hold.
     const owner = options.owner === undefined ? freshOwner(this.label) : `${beginningOf(options.owner)}:${randomUUID()}`;
     const keys = wanted.names.map((name) => this.prefix + name);
     const request: Request = { ...wanted, keys, owner, isNamed: false, lease };
@@ -222,7 +222,7 @@ export class Redlock extends Base {
     }
   }
 
-  /** A majority holds, of which each server knows its own part. */
+  /** A majority holds the lock, and each server knows only its own part. */
   protected async holderOf(): Promise<undefined> {
     return undefined;
   }
@@ -258,7 +258,7 @@ export class Redlock extends Base {
     const { names, owner } = keeper.request;
     let heardAt = now();
     for (let number = 0; ; number++) {
-      // What an earlier attempt left behind, or a late release of it, must not touch this one.
+      // The remains of an earlier attempt, or its late release, must not touch this one.
       if (isOutOfReach(this.#servers)) {
         throw new ConnectionFailedError(`could not acquire '${names[0] ?? ""}': most clients are closed, or were never connected`);
       }
@@ -283,7 +283,7 @@ export class Redlock extends Base {
     }
   }
 
-  /** Both rounds: a majority's grants, then one token for all of them. */
+  /** Runs both rounds: collects a majority's grants, then gives all of them one token. */
   async #attempt(request: Request): Promise<Grant | Vote> {
     const { owner, lease } = request;
     const name = routingKey(request.keys);
@@ -308,7 +308,7 @@ export class Redlock extends Base {
       tokens.flatMap(({ server, token }) => (token === undefined ? [] : [{ server, token }])),
     );
     granted.sort((one, other) => other.token - one.token);
-    // A server whose clock is ahead of all others has a token that they refuse: then without it.
+    // A server whose clock is ahead of all others has a token that they refuse. Then it is left out.
     for (; granted.length >= this.#needed; granted.shift()) {
       const token = granted[0]?.token ?? 0;
       const words = renewCommand(name, owner, lease, token, "RAISE");
@@ -324,16 +324,16 @@ export class Redlock extends Base {
         return now() < deadlineOf(sentAt, lease) ? { token, sentAt } : vote;
       }
     }
-    // What a server refuses to raise is no vote that somebody else has.
+    // A server that refuses to raise a token casts no vote that another owner has the lock.
     vote.answered -= raises.size;
     vote.troubles.push(...raises.values());
     return vote;
   }
 
   /**
-   * Throws if two of these are one server under two names, which would be a majority of its own. It answers one owner
-   * with one token, but so do other servers at times. So one of the two gets the next token: if the other one knows it,
-   * they are one server. A server that does not answer to that is left out, and `refused` has its error.
+   * Throws if two of these are one server under two names, which would be a majority of its own. One server gives one
+   * owner one token, but different servers may do so by chance. So one of the two gets the next token: if the other one
+   * knows it, they are one server. A server that does not answer that is left out, and `refused` has its error.
    */
   async #withoutTwice(
     { keys, owner, lease }: Request,
@@ -372,7 +372,7 @@ export class Redlock extends Base {
     return kept;
   }
 
-  /** Why there was no lock in time: somebody else has it, if a majority has answered. */
+  /** The reason why there was no lock in time: another owner has it, if a majority has answered. */
   #late(names: readonly string[], { answered, troubles }: Vote): Error {
     const what = `could not acquire ${quoted(names)} in time`;
     const last = troubles.at(-1);
@@ -382,44 +382,46 @@ export class Redlock extends Base {
     return refusalOfMost(troubles, this.#servers.length) ?? new ConnectionFailedError(few, last);
   }
 
-  /** Releases on all servers, also on those that did not answer. */
+  /** Releases on all servers, including those that did not answer. */
   #giveUp({ keys, owner, lease }: Request): void {
     const name = routingKey(keys);
     for (const server of this.#servers) this.background(ask(server, name, releaseCommand(name, owner), lease));
   }
 }
 
-/** A server that has granted, and its token. */
+/** A server that has granted the lock, and its token. */
 interface Granted {
   readonly server: Server;
   readonly token: number;
 }
 
-/** How an attempt went that got no lock: how many servers said so or granted it, and what the others said. */
+/**
+ * The votes of a failed attempt: how many servers said that the lock is taken or granted it, and what the others said.
+ */
 interface Vote {
   answered: number;
   readonly troubles: unknown[];
 }
 
-/** What the server has refused, if it has. */
+/** Returns the server's refusal, if this is one. */
 function refusalOf(trouble: unknown): LockError | undefined {
   const meaning = meaningOf(trouble);
   return meaning === "again" || meaning instanceof ConnectionFailedError ? undefined : meaning;
 }
 
-/** The first refusal, if too many of the servers refuse for the others to be a majority. */
+/** Returns the first refusal, if so many servers refuse that the others are no majority. */
 function refusalOfMost(troubles: readonly unknown[], servers: number): LockError | undefined {
   const refusals = troubles.map(refusalOf).filter((refusal) => refusal !== undefined);
   return refusals.length >= servers / 2 ? refusals[0] : undefined;
 }
 
-/** Whether it may be over soon, by itself. */
+/** Returns true if the trouble may pass soon. */
 function passes(trouble: unknown): boolean {
   const refusal = refusalOf(trouble);
   return [QuarantineError, NotConfirmedError, QueueFullError].some((Kind) => refusal instanceof Kind);
 }
 
-/** A server that is named twice would be a majority of its own. */
+/** Refuses a server that is named twice: it would be a majority of its own. */
 function refuseTwice(servers: readonly (string | undefined)[]): void {
   const twice = servers.find((server, index) => server !== undefined && servers.indexOf(server) !== index);
   if (twice !== undefined) throw new TypeError(`independent servers must differ: ${twice} is named twice`);

@@ -1,32 +1,32 @@
 /** RESP3, as far as the library's own connections need it. Pure. */
 
-/** An error that the server replied with. */
+/** An error reply of the server. */
 export class ReplyError extends Error {}
 
-/** What the server says unasked. */
+/** A message that the server sends unasked. */
 export class Push {
   constructor(readonly items: readonly Reply[]) {}
 }
 
 export type Reply = string | number | boolean | null | ReplyError | Push | Reply[];
 
-/** More than any reply that the library asks for; what is longer is no sane server's. */
+/** More than any reply that the library asks for. A longer one comes from no sane server. */
 const LONGEST = 1 << 24;
 const DEEPEST = 8;
 
-/** A command as the server reads it. */
+/** Encodes a command for the server. */
 export function encode(words: readonly string[]): string {
   let text = `*${words.length}\r\n`;
   for (const word of words) text += `$${Buffer.byteLength(word)}\r\n${word}\r\n`;
   return text;
 }
 
-/** Takes bytes as they come, and gives whole replies. */
+/** Takes bytes as they arrive, and returns whole replies. */
 export class Decoder {
   #bytes: Buffer = Buffer.alloc(0);
   #at = 0;
 
-  /** Adds bytes; returns the replies that are whole now. Throws if this is not RESP. */
+  /** Adds bytes and returns the replies that are complete now. Throws if this is not RESP. */
   feed(chunk: Buffer): Reply[] {
     this.#bytes = this.#bytes.length === 0 ? chunk : Buffer.concat([this.#bytes, chunk]);
     if (this.#bytes.length > LONGEST) throw new Error("the server's reply is too long");
@@ -43,7 +43,7 @@ export class Decoder {
     return replies;
   }
 
-  /** The next reply; undefined if bytes are missing. */
+  /** Returns the next reply; undefined if bytes are missing. */
   #read(depth: number): Reply | undefined {
     if (depth > DEEPEST) throw new Error("the server's reply is nested too deeply");
     const line = this.#line();
@@ -76,7 +76,7 @@ export class Decoder {
         return items && new Push(items);
       }
       case "|": {
-        // Attributes stand before the reply that they describe, and say nothing that is needed here.
+        // Attributes precede the reply that they describe, and contain nothing that is needed here.
         return this.#items(2 * Number(rest), depth) && this.#read(depth + 1);
       }
       default:

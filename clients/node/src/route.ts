@@ -1,6 +1,7 @@
 /**
- * The way to the primary: over the user's client, or around it, by a connection of the library's own. Requests go around
- * while the client is silent, closed, or connected to a server that is no longer the primary behind its address.
+ * The route to the primary: over the user's client, or around it, by a connection of the library's own. Requests go
+ * around while the client is silent, closed, or connected to a server that is not the primary at its address any
+ * longer.
  */
 
 import { now, pauseBefore } from "./clock.js";
@@ -10,22 +11,25 @@ import { isReply, type Journal, textOf } from "./journal.js";
 import { type Endpoint, Line, nameOf, placeOf } from "./line.js";
 import { within } from "./stop.js";
 
-/** What is to be sent. It is asked just before that; nothing is sent if there is none by then. */
+/** Makes the command just before it is sent. Nothing is sent if it returns undefined. */
 export type Command = () => readonly string[] | undefined;
 
-/** How long the client may leave a request unanswered until others go around it. */
+/** The time for which the client may leave a request unanswered before others go around it. */
 const SILENT_MS = 1000;
-/** How long a connection of the library's own may take to open, a reply over it to come, and the client to log in. */
+/** The time limit for opening a connection of the library's own, for a reply over it, and for the client's login. */
 const ANSWER_MS = 2000;
-/** How long a connection is used again after its last use. */
+/** The time for which a connection is reused after its last use. */
 const IDLE_MS = 5000;
-/** For how long requests go around a client whose server is not the primary. Then one tries it again. */
+/**
+ * The time for which requests go around a client whose server is not the primary. Then a request tries the client
+ * again.
+ */
 const ASTRAY_MS = 5000;
 
-/** Errors that say: another server is the primary, or will be. QUARANTINE may come from an old primary. */
+/** Errors that mean: another server is the primary, or will be. QUARANTINE may come from an old primary. */
 const NOT_ME = new Set(["READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED", "QUARANTINE"]);
 
-/** Whether the error may come from a server that is no longer the one behind its address. */
+/** Returns true if the error may come from a server that its address does not lead to any longer. */
 export const isNotMe = (error: unknown): boolean => error instanceof Error && NOT_ME.has(codeOf(error.message) ?? "");
 
 interface Own {
@@ -34,14 +38,14 @@ interface Own {
 }
 
 export class Route {
-  /** When each request over the client was sent that is not answered yet, by its number. */
+  /** The time when each unanswered request over the client was sent, by its number. */
   readonly #unanswered = new Map<number, number>();
   #sent = 0;
-  /** Whether the last request over the client failed without a reply. */
+  /** True if the last request over the client failed without a reply. */
   #hasFailed = false;
   #astrayUntil = Number.NEGATIVE_INFINITY;
   readonly #own = new Map<string, Own>();
-  /** Failed attempts to connect in a row, and why and until when no other one is made. */
+  /** Consecutive failed attempts to connect, and why and until when no further one is made. */
   #failures = 0;
   #failure: { readonly error: unknown; readonly until: number } | undefined;
   #isClosed = false;
@@ -51,12 +55,12 @@ export class Route {
     readonly journal: Journal,
   ) {}
 
-  /** Whether the user has closed the client, or never connected it. */
+  /** True if the user has closed the client, or never connected it. */
   get isClosed(): boolean {
     return ["end", "closed"].includes(this.driver.state);
   }
 
-  /** Whether the client seems to lead to the primary. A cluster's client has many servers, and finds them itself. */
+  /** True if the client seems to lead to the primary. A cluster's client has many servers, and finds them itself. */
   get isFit(): boolean {
     const { state, isCluster } = this.driver;
     if (this.isClosed) return false;
@@ -66,7 +70,9 @@ export class Route {
     return !isSilent && now() >= this.#astrayUntil;
   }
 
-  /** How long the client may take for a reply until the request also goes around it: less while it connects. */
+  /**
+   * The time for which the client may leave a request unanswered before it also goes around it: less while it connects.
+   */
   get patience(): number {
     return this.driver.state === "ready" ? SILENT_MS : SILENT_MS / 2;
   }
@@ -81,7 +87,7 @@ export class Route {
     return attempt % 2 === 0 && this.isFit ? this.over(key, command) : this.around(key, command);
   }
 
-  /** Sends a command over the client; around it, if its server is not the primary. */
+  /** Sends a command over the client, or around it if its server is not the primary. */
   async over(key: string, command: Command): Promise<unknown> {
     const words = command();
     if (words === undefined) return 1;
@@ -90,7 +96,7 @@ export class Route {
     } catch (error) {
       if (!isNotMe(error)) throw error;
       if (!(error as Error).message.startsWith("QUARANTINE")) this.driver.stale();
-      // Only one address can lead to another server meanwhile; Sentinel and clusters say where the primary is.
+      // Only a single address can lead to another server meanwhile. Sentinel and clusters say where the primary is.
       if (this.driver.server === undefined) throw error;
       const reply = await this.around(key, command).catch(() => {
         throw error;
@@ -109,20 +115,20 @@ export class Route {
     if (words === undefined) return 1;
     const reply = line.askSoon(words);
     reply.catch((error: unknown) => {
-      // What its address leads to has changed: the next request connects by the address again.
+      // Its address now leads to another server: the next request connects by the address again.
       if (isNotMe(error)) line.close();
     });
     return reply;
   }
 
-  /** Like `around`, but only a primary may answer: a replica that is just being synchronized knows of no locks. */
+  /** Like `around`, but accepts only a primary's answer: a replica that is just synchronizing knows of no locks. */
   async ofPrimary(key: string, command: Command): Promise<unknown> {
     const line = await this.#line(key);
     await line.seePrimary();
     return this.around(key, command);
   }
 
-  /** Where the primary that has this key is, and how to log in there. */
+  /** The address of the primary that has this key, and the login there. */
   async endpoint(key: string): Promise<Endpoint> {
     const where = this.where(key);
     try {
@@ -152,7 +158,7 @@ export class Route {
       if (this.#hasFailed) this.journal.lost(this.where(key));
       throw error;
     } finally {
-      // Replies come in order: whatever was sent before this one gets none any more.
+      // Replies arrive in order: earlier requests get none any longer.
       for (const earlier of this.#unanswered.keys()) {
         if (earlier > number) break;
         this.#unanswered.delete(earlier);
@@ -160,7 +166,7 @@ export class Route {
     }
   }
 
-  /** The connection to the primary of this key, which all requests share that go around the client. */
+  /** The connection to the primary of this key, shared by all requests that go around the client. */
   async #line(key: string): Promise<Line> {
     const endpoint = await this.endpoint(key);
     const place = placeOf(endpoint);
@@ -190,7 +196,7 @@ export class Route {
       return line;
     } catch (error) {
       ended();
-      // What refuses this connection need not refuse the client.
+      // A server that refuses this connection need not refuse the client.
       const isFinal = !(error instanceof ConnectionFailedError) && !isNotMe(error);
       const failure = isFinal ? new ConnectionFailedError(`${nameOf(endpoint)}: ${textOf(error)}`, error) : error;
       this.#failure = { error: failure, until: now() + pauseBefore(this.#failures++) };

@@ -1,41 +1,43 @@
-/** What is refused before any server is asked. Programs without types may give anything. Pure. */
+/** Checks arguments before any server is asked. Untyped programs may pass anything. Pure. */
 
 import { inspect } from "node:util";
 
-/** It leaves time for a renewal, and a user who writes 30 means seconds. */
+/** It leaves time for a renewal. A user who writes 30 probably means seconds. */
 export const SHORTEST_LEASE_MS = 100;
-/** The longest owner that the server takes. */
+/** The longest owner that the server accepts. */
 const LONGEST_OWNER = 256;
 /** An owner is a label and a UUID. */
 const LONGEST_LABEL = 200;
 
-/** Refuses what is no whole number of milliseconds, from `least` on. */
+/** Refuses anything but a whole number of milliseconds, at least `least`. */
 export function checked(name: string, value: unknown, least: number): void {
   if (!(Number.isInteger(value) && (value as number) >= least)) {
     throw new TypeError(`${name} must be a whole number of milliseconds, ${least} or more: ${inspect(value)}`);
   }
 }
 
-/** Refuses what is no whole number from 1 on. Infinity is none. */
+/** Refuses anything but a whole number, at least 1. Infinity is refused. */
 export function checkCount(name: string, value: unknown, most = Number.POSITIVE_INFINITY): void {
   if (Number.isInteger(value) && (value as number) >= 1 && (value as number) <= most) return;
   const range = most === Number.POSITIVE_INFINITY ? "1 or more" : `1 to ${most}`;
   throw new TypeError(`${name} must be a whole number, ${range}: ${inspect(value)}`);
 }
 
-/** The largest semaphore that the server knows. */
+/** The largest semaphore that the server accepts. */
 export const MOST_PERMITS = 1_000_000;
 
 export const checkLease = (lease: unknown): void => checked("lease", lease, SHORTEST_LEASE_MS);
 
-/** Refuses what is no string of 1 to `most` bytes. */
+/** Refuses anything but a string of 1 to `most` bytes. */
 function checkText(name: string, value: unknown, most: number, { not = "" } = {}): void {
   const length = typeof value === "string" && value !== not ? Buffer.byteLength(value) : 0;
   if (length >= 1 && length <= most) return;
   throw new TypeError(`${name} must be a string of 1 to ${most} bytes${not && `, and not '${not}'`}: ${inspect(value)}`);
 }
 
-/** The server would make up an owner for `*`, another one in each repetition: nobody would know of the hold. */
+/**
+ * For `*`, the server would generate an owner, a new one in each repetition, and the program would not know its hold.
+ */
 export const checkOwner = (owner: unknown): void => checkText("owner", owner, LONGEST_OWNER, { not: "*" });
 
 export const checkLabel = (label: unknown): void => checkText("label", label, LONGEST_LABEL);
@@ -52,7 +54,7 @@ export function checkNames(names: unknown): void {
   if (twice !== undefined) throw new TypeError(`a name must not be given twice: ${inspect(twice)}`);
 }
 
-/** Refuses a name that no option has: the option that was meant would silently keep its default. */
+/** Refuses unknown option names: the intended option would silently keep its default. */
 export function checkOptions(options: unknown, names: readonly string[]): void {
   if (typeof options !== "object" || options === null) {
     throw new TypeError(`the options must be an object: ${inspect(options)}`);
@@ -61,7 +63,7 @@ export function checkOptions(options: unknown, names: readonly string[]): void {
   if (unknown !== undefined) throw new TypeError(`there is no option ${unknown}; there are ${names.join(", ")}`);
 }
 
-/** Refuses what is no function; a callback that may be left out can be undefined. */
+/** Refuses anything but a function. An optional callback may be undefined. */
 export function checkCallback(name: string, value: unknown, isOptional: boolean): void {
   if (typeof value === "function" || (isOptional && value === undefined)) return;
   throw new TypeError(`${name} must be a function: ${inspect(value)}`);
@@ -73,7 +75,7 @@ export function checkPrefix(prefix: unknown): void {
   if (typeof prefix !== "string") throw new TypeError(`prefix must be a string: ${inspect(prefix)}`);
 }
 
-/** Refuses options of a request that are wrong. */
+/** Refuses invalid options of a request. */
 export function checkRequest(options: unknown, { isTry = false } = {}): void {
   checkOptions(options, isTry ? REQUEST_OPTIONS.filter((option) => option !== "wait") : REQUEST_OPTIONS);
   const { lease, wait, signal, renew, minHold, maxHold, owner } = options as Record<string, unknown>;
@@ -96,7 +98,7 @@ export function checkRequest(options: unknown, { isTry = false } = {}): void {
   }
 }
 
-/** Refuses what no lock can have as its token. */
+/** Refuses values that cannot be a lock's token. */
 export function checkToken(token: unknown): void {
   if (!(Number.isSafeInteger(token) && (token as number) >= 1)) {
     throw new TypeError(`token must be a whole number, 1 or more, as hold.token: ${inspect(token)}`);
@@ -115,7 +117,7 @@ export function checkLogger(logger: unknown): void {
 
 const LOGIN_OPTIONS = ["username", "password", "database", "tls"];
 
-/** Refuses a wrong way to log in. What it has is a secret, so the message does not show it. */
+/** Refuses an invalid login. It contains a secret, so the message does not show it. */
 export function checkLogin(login: unknown): void {
   if (login === undefined) return;
   checkOptions(login, LOGIN_OPTIONS);
@@ -136,7 +138,7 @@ const HOOKS = [
   ...["released", "detached", "adopted", "lost", "forgotten", "renewalFailed", "reconnected"],
 ];
 
-/** An object of the program's own may have more than the hooks. */
+/** An object of the program's own may have more members than the hooks. */
 export function checkHooks(hooks: unknown): void {
   if (typeof hooks !== "object" || hooks === null) throw new TypeError(`hooks must be an object: ${inspect(hooks)}`);
   for (const name of HOOKS) checkCallback(`the hook ${name}`, (hooks as Record<string, unknown>)[name], true);

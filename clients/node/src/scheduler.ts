@@ -2,17 +2,17 @@
 
 import { now } from "./clock.js";
 
-/** Something that is to happen at a time; cancel() is safe at any moment. */
+/** A callback that is due at a time. cancel() is safe at any moment. */
 export interface Entry {
   readonly at: number;
   readonly run: () => void;
 }
 
-/** The longest that the timer is set for: it stands still while the machine sleeps. */
+/** The longest time that the timer is set for: it stops while the machine sleeps. */
 const NAP_MS = 1000;
 
 export class Scheduler {
-  /** What is to come, in the order of time. */
+  /** The entries to come, ordered by time. */
   readonly #entries: Entry[] = [];
   #timer: NodeJS.Timeout | undefined;
   #timerAt = Number.POSITIVE_INFINITY;
@@ -21,12 +21,12 @@ export class Scheduler {
   at(at: number, run: () => void): Entry {
     const entry: Entry = { at, run };
     this.#entries.splice(this.#countUntil(at), 0, entry);
-    // A timer that is due too early only looks again: so a new one is needed for earlier entries alone.
+    // A timer that fires too early only looks again, so only earlier entries need a new one.
     if (at < this.#timerAt) this.#arm();
     return entry;
   }
 
-  /** Forgets it, if it has not run. */
+  /** Cancels it, if it has not run. */
   cancel(entry: Entry | undefined): void {
     if (entry === undefined) return;
     // The timer stays as it is: one that finds nothing due costs less than a new one for each lock.
@@ -35,17 +35,17 @@ export class Scheduler {
     if (this.#entries[place] === entry) this.#entries.splice(place, 1);
   }
 
-  /** When the next one is due. */
+  /** The time of the next entry. */
   get nextDue(): number {
     return this.#entries[0]?.at ?? Number.POSITIVE_INFINITY;
   }
 
-  /** Looks at the clock again, which a test has moved. */
+  /** Reads the clock again, after a test has moved it. */
   look(): void {
     this.#fire();
   }
 
-  /** How many are to come. */
+  /** The number of entries to come. */
   get size(): number {
     return this.#entries.length;
   }
@@ -61,13 +61,13 @@ export class Scheduler {
   }
 
   #fire(): void {
-    // What is added while these run is looked at by the next timer, so that the loop ends.
+    // Entries that are added while these run are left to the next timer, so that the loop ends.
     const due = this.#entries.splice(0, this.#countUntil(now()));
     this.#arm();
     for (const { run } of due) run();
   }
 
-  /** How many are due by then. */
+  /** The number of entries that are due by then. */
   #countUntil(time: number): number {
     let [least, most] = [0, this.#entries.length];
     while (least < most) {
@@ -79,15 +79,15 @@ export class Scheduler {
   }
 }
 
-/** The process's. */
+/** The scheduler of the process. */
 export const scheduler = new Scheduler();
 
-/** How many promises a caller awaits, and what keeps the process alive for them. */
+/** The number of promises that callers await, and the timer that keeps the process alive for them. */
 let awaited = 0;
 let vigil: NodeJS.Timeout | undefined;
 const VIGIL_MS = 2 ** 30;
 
-/** The work's outcome. Keeps the process alive until then, because a caller awaits it. */
+/** Returns the work's outcome. Keeps the process alive until then, because a caller awaits it. */
 export async function awake<T>(work: () => Promise<T>): Promise<T> {
   if (awaited++ === 0) vigil = setInterval(() => undefined, VIGIL_MS);
   try {

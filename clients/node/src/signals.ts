@@ -1,4 +1,4 @@
-/** The program's signals. One may end all of its requests: Node would take a listener for each of them for a leak. */
+/** The program's signals. One may end all of its requests, and Node would report a leak if each added a listener. */
 
 interface Follower {
   readonly calls: Set<() => void>;
@@ -18,7 +18,10 @@ function follow(signal: AbortSignal): Follower {
   return follower;
 }
 
-/** Calls this when the signal is aborted; returns how to stop that. Calls nothing if the signal is aborted already. */
+/**
+ * Calls this when the signal is aborted. Returns a function that stops that. Does nothing if the signal is already
+ * aborted.
+ */
 export function onAbort(signal: AbortSignal, call: () => void): () => void {
   const { calls, listener } = FOLLOWERS.get(signal) ?? follow(signal);
   calls.add(call);

@@ -1,4 +1,4 @@
-/** Which slot of a cluster a key belongs to, by the cluster specification. Pure. */
+/** Computes the cluster slot of a key, by the cluster specification. Pure. */
 
 const TABLE = Uint16Array.from({ length: 256 }, (_, byte) => {
   let value = byte << 8;
@@ -6,7 +6,7 @@ const TABLE = Uint16Array.from({ length: 256 }, (_, byte) => {
   return value & 0xffff;
 });
 
-/** The slot, 0 to 16383: CRC16 of the key, or of what stands between its first braces. */
+/** The slot, 0 to 16383: CRC16 of the key, or of the part between its first braces. */
 export function slotOf(key: string): number {
   const open = key.indexOf("{");
   const close = open < 0 ? -1 : key.indexOf("}", open + 1);

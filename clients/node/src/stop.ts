@@ -1,13 +1,16 @@
-/** How a caller leaves a request, whatever it waits for at that time. */
+/** Lets a caller leave a request, whatever the request waits for at that time. */
 
 import { scheduler } from "./scheduler.js";
 
-/** Not a promise that is raced each time: such a promise would keep the outcome of each race while the request waits. */
+/**
+ * It is not a promise that each wait races: such a promise would retain the outcome of each race while the request
+ * waits.
+ */
 export class Stop {
   #error: Error | undefined;
   #tell: ((error: Error) => void) | undefined;
 
-  /** Why it was stopped. */
+  /** The error with which it was stopped. */
   get error(): Error | undefined {
     return this.#error;
   }
@@ -17,12 +20,12 @@ export class Stop {
     this.#tell?.(this.#error);
   }
 
-  /** The promise's outcome, or the error that ends the request. */
+  /** Returns the promise's outcome, or throws the error that ends the request. */
   unless<T>(promise: Promise<T>): Promise<T> {
     return this.inTime(promise, Number.POSITIVE_INFINITY, () => new Error("never"));
   }
 
-  /** The promise's outcome, the error that ends the request, or `late()` when the time is over. */
+  /** Returns the promise's outcome. Throws the error that ends the request, or `late()` when the time is up. */
   inTime<T>(promise: Promise<T>, at: number, late: () => Error): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       const done = () => {
@@ -44,6 +47,9 @@ export class Stop {
   }
 }
 
-/** The promise's outcome, or `late()` thrown when the time is over. What it becomes later is for its maker to look at. */
+/**
+ * Returns the promise's outcome, or throws `late()` when the time is up. A later outcome is left to the promise's
+ * maker.
+ */
 export const within = <T>(promise: Promise<T>, at: number, late: () => Error): Promise<T> =>
   new Stop().inTime(promise, at, late);

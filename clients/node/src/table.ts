@@ -1,4 +1,4 @@
-/** The locks of a server in the process, and its commands: what redislock/testing is made of. */
+/** The locks of an in-process server, and its commands: the core of redislock/testing. */
 
 import { now } from "./clock.js";
 import { MODULE_VERSION_MIN } from "./journal.js";
@@ -6,12 +6,12 @@ import { Push, ReplyError } from "./resp.js";
 
 /** One end of a connection. */
 export interface Peer {
-  /** Whether the server reports changes of the keys that were read here. */
+  /** True if the server reports changes of the keys that were read here. */
   tracks: boolean;
   send(reply: Answer): void;
 }
 
-/** What a server replies; an object is a map. */
+/** A server's reply. An object is a map. */
 export type Answer = string | number | null | ReplyError | Push | Answer[] | { [field: string]: Answer };
 
 interface Hold {
@@ -41,21 +41,21 @@ const LATER = Symbol("later");
 const sameSet = (one: readonly string[], other: readonly string[]) =>
   one.length === other.length && one.every((each) => other.includes(each));
 
-/** How many may hold a lock in this way; none for what no semaphore is. */
+/** The number of permits of a semaphore in this mode; empty for other modes. */
 const limitOf = (mode: string): string => mode.split(" ")[1] ?? "";
 
 class Lock {
   readonly holds = new Map<string, Hold>();
   queue: Wait[] = [];
 
-  /** The holds of others, and the waits before that of this owner. */
+  /** The holds of other owners, and the waits ahead of this owner's wait. */
   blockers(owner: string): (Hold | Wait)[] {
     const place = this.queue.findIndex((wait) => wait.owner === owner);
     const before = place < 0 ? this.queue : this.queue.slice(0, place);
     return [...[...this.holds.values()].filter((hold) => hold.owner !== owner), ...before];
   }
 
-  /** Whether holders and earlier waiters leave room for this owner. */
+  /** Returns true if holders and earlier waiters leave room for this owner. */
   fits(owner: string, mode: string): boolean {
     const others = this.blockers(owner);
     if (limitOf(mode) !== "") return others.length < Number(limitOf(mode));
@@ -72,7 +72,7 @@ export class Table {
   readonly #tracking = new Map<string, Set<Peer>>();
   #token = Date.now() * 1000;
 
-  /** Does a command, and sends the reply unless the request waits. */
+  /** Executes a command, and sends the reply unless the request waits. */
   answer(peer: Peer, words: readonly string[]): void {
     this.tick();
     let reply: Answer | typeof LATER;
@@ -84,7 +84,7 @@ export class Table {
     if (reply !== LATER) peer.send(reply);
   }
 
-  /** Ends what waited over this connection. */
+  /** Ends the waits over this connection. */
   left(peer: Peer): void {
     for (const tracking of this.#tracking.values()) tracking.delete(peer);
     for (const lock of [...this.#locks.values()]) {
@@ -93,7 +93,7 @@ export class Table {
     this.tick();
   }
 
-  /** When a lease or a wait ends next. */
+  /** The next time at which a lease or a wait ends. */
   get nextDue(): number {
     const dues = [...this.#locks.values()].flatMap((lock) => lock.entries.map((each) => each.until));
     return Math.min(Number.POSITIVE_INFINITY, ...dues);
@@ -105,7 +105,7 @@ export class Table {
     this.#changed(name);
   }
 
-  /** Ends the leases and waits whose time is over. */
+  /** Ends the leases and waits whose time is up. */
   tick(): void {
     const time = now();
     for (const [name, lock] of [...this.#locks]) {
@@ -158,9 +158,9 @@ export class Table {
     const wait = options.get("QUEUE") ?? options.get("BLOCK");
     const its = locks.flatMap((lock) => lock.queue.filter((each) => each.owner === owner));
     const isAnother = its.some((each) => each.mode !== mode || !sameSet(each.names, names));
-    // An owner that waits in another way loses the position.
+    // An owner that waits in another mode loses the position.
     if (isAnother && wait !== undefined) this.#dropWaits(names, owner);
-    // One that does not wait stays behind what its owner waits for in another way.
+    // A request that does not wait stays behind its owner's wait in another mode.
     if ((wait !== undefined || !isAnother) && locks.every((lock) => lock.fits(owner, mode))) {
       this.#dropWaits(names, owner);
       return this.#grant({ names, owner, mode, options });
@@ -174,11 +174,11 @@ export class Table {
     return blocked === undefined ? null : LATER;
   }
 
-  /** The same owner again: the same token, and the longer lease. */
+  /** The same owner asks again: it gets the same token, and the longer lease. */
   #again(names: readonly string[], held: readonly Hold[], mode: string, options: Options): number {
     const [first] = held;
     const isOne = held.length === names.length && held.every((hold) => hold.token === first?.token && hold.mode === first.mode);
-    // A writer may go on as a reader.
+    // A writer may continue as a reader.
     const isLowered = names.length === 1 && first?.mode === "exclusive";
     if (first === undefined || !isOne || !(first.mode === mode || isLowered)) {
       const why = "is held by this owner already, but not in the requested way: release every key that this request names";
@@ -214,7 +214,7 @@ export class Table {
     }
   }
 
-  /** Refuses a wait that would never end, since those it waits for wait for its owner. */
+  /** Refuses a wait that would never end, because the owners that it waits for wait for its owner. */
   #refuseDeadlock(wait: Wait): void {
     const chain = (each: Wait, seen: readonly string[]): string[] => {
       for (const name of each.names) {
@@ -225,7 +225,7 @@ export class Table {
           if (other.owner === wait.owner) return [told];
           const its = seen.includes(other.owner) ? [] : this.#waitsOf(other.owner);
           const rests = its.map((one) => chain(one, [...seen, other.owner]));
-          // It continues if any of its waits ends.
+          // An owner continues once any of its waits ends.
           if (rests.length > 0 && rests.every((rest) => rest.length > 0)) return [told, ...(rests[0] ?? [])];
         }
       }
@@ -290,7 +290,7 @@ export class Table {
     }
   }
 
-  /** Ends a wait in vain, which may let in others. */
+  /** Ends a wait without a grant, which may admit others. */
   #leave(wait: Wait): void {
     this.#unqueue(wait);
     wait.peer?.send(null);
@@ -304,7 +304,7 @@ export class Table {
     }
   }
 
-  /** Serves the blocked requests whose turn it is, and notifies the clients that track this lock. */
+  /** Grants to blocked requests whose turn it is, and notifies the clients that track this lock. */
   #changed(name: string): void {
     const tracking = this.#tracking.get(name) ?? [];
     this.#tracking.delete(name);

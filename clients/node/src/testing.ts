@@ -1,9 +1,9 @@
 /**
- * A server in the process, with which programs that use locks are tested: `new Locks(new Server())`.
+ * An in-process server for tests of programs that use locks: `new Locks(new Server())`.
  *
- * It answers the requests of a client as a server with the module does, in memory. Everything else is the client's own
- * code, so a test sees the same waits, renewals, losses and errors. It has no quarantine, no replicas and no limits of
- * queues, and is no server of `Redlock`.
+ * It answers a client's requests in memory as a server with the module does. Everything else is the client's own code,
+ * so a test sees the same waits, renewals, losses and errors. It has no quarantine, no replicas and no queue limits,
+ * and cannot serve `Redlock`.
  */
 
 import { EventEmitter } from "node:events";
@@ -18,9 +18,9 @@ import { checked } from "./rules.js";
 import { type Entry, scheduler } from "./scheduler.js";
 import { type Answer, type Peer, Table } from "./table.js";
 
-/** How many turns of the event loop a client takes at most, from something that is due to the end of what follows. */
+/** The event-loop turns that a client takes at most to finish all that a due entry starts. */
 const TURNS = 50;
-/** The shortest step of the clock; and after how long a hold listens for its loss. */
+/** The shortest step of the clock, and the time after which a hold subscribes to its loss. */
 const STEP_MS = 10;
 const LISTENS_MS = 60;
 
@@ -34,7 +34,7 @@ export class Server {
     this.redislockDriver = new MemoryDriver(this, (words) => this.#send(words));
   }
 
-  /** Moves the clock of all locks of the process. What is renewed lasts, and other leases and waits end on the way. */
+  /** Moves the clock of all locks of the process. Renewed leases last; other leases and waits end on the way. */
   async advance(ms: number): Promise<void> {
     checked("ms", ms, 0);
     await this.#settle();
@@ -54,7 +54,7 @@ export class Server {
     await this.#settle();
   }
 
-  /** Lets the clients do what is due. */
+  /** Lets the clients do all that is due. */
   async #settle(): Promise<void> {
     for (let number = 0; number < TURNS; number++) {
       this.#table.tick();
@@ -63,7 +63,7 @@ export class Server {
     }
   }
 
-  /** @internal Does a command that a connection sends. */
+  /** @internal Executes a command that a connection sends. */
   answer(peer: Peer, words: readonly string[]): void {
     this.#table.answer(peer, words);
     scheduler.cancel(this.#entry);
@@ -72,7 +72,7 @@ export class Server {
     this.#entry = due < Number.POSITIVE_INFINITY ? scheduler.at(due, () => this.#table.tick()) : undefined;
   }
 
-  /** @internal Ends what depends on this connection. */
+  /** @internal Ends the waits that depend on this connection. */
   left(peer: Peer): void {
     this.#table.left(peer);
   }
@@ -113,7 +113,7 @@ class MemoryDriver extends Driver {
   }
 }
 
-/** What a line has of a socket. */
+/** The part of a socket that a line uses. */
 class Pipe extends EventEmitter implements Peer {
   tracks = false;
   readonly #decoder = new Decoder();
@@ -150,7 +150,7 @@ class Pipe extends EventEmitter implements Peer {
   }
 }
 
-/** A reply in RESP3. */
+/** Encodes a reply in RESP3. */
 function packed(value: Answer): string {
   if (value === null) return "_\r\n";
   if (typeof value === "number") return `:${value}\r\n`;

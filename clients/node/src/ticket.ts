@@ -1,22 +1,22 @@
-/** Tickets: what another process needs in order to go on with a hold, in each language that has `adopt`. Pure. */
+/** Tickets: the data with which another process adopts a hold, in each language that has `adopt`. Pure. */
 
 import { inspect } from "node:util";
 
 import type { Request } from "./commands.js";
 import { checkCount, checkName, checkNames, checkOwner, checkToken, MOST_PERMITS } from "./rules.js";
 
-/** A string that is no text: its bytes could not be sent as they were. */
+/** A string that is not valid text: its bytes could not be sent unchanged. */
 const LONE_SURROGATE = /\p{Surrogate}/u;
 const KINDS = new Set<unknown>(["exclusive", "read", "semaphore"]);
 
-/** What a ticket says. */
+/** The content of a ticket. */
 type Told = Pick<Request, "names" | "kind" | "limit" | "owner"> & { readonly token: number };
 
 export function ticketOf({ names, kind, limit, owner }: Request, token: number): string {
   return JSON.stringify({ names, kind: kind === "write" ? "exclusive" : kind, limit: limit ?? null, owner, token });
 }
 
-/** What the ticket says. Throws a `TypeError` if it is none. */
+/** Returns the content of the ticket. Throws a `TypeError` if it is not a ticket. */
 export function readTicket(ticket: unknown): Told {
   try {
     const { names, kind, limit, owner, token } = JSON.parse(ticket as string) as Record<string, unknown>;

@@ -1,4 +1,4 @@
-/** What went wrong so far for one attempt, and the errors that its caller gets if it was in vain. */
+/** Records the failures of one attempt, and makes the error for its caller if it fails. */
 
 import { now } from "./clock.js";
 import type { Request } from "./commands.js";
@@ -6,7 +6,7 @@ import { codeOf, ConnectionFailedError, type LockError, LockTimeoutError, Quaran
 import { isReply, type Journal, quoted, textOf } from "./journal.js";
 import type { Route } from "./route.js";
 
-/** What it needs of the locks. */
+/** The functions that it needs of the locks. */
 interface Sources {
   readonly route: Route;
   readonly journal: Journal;
@@ -14,9 +14,9 @@ interface Sources {
 
 export class Trouble {
   readonly #began = now();
-  /** When a server replied last. */
+  /** The time of a server's last reply. */
   #heardAt = now();
-  /** Why the last request failed, and what a server refused last. */
+  /** The error of the last request, and a server's last refusal. */
   #last: unknown;
   #refusal: Error | undefined;
 
@@ -26,18 +26,18 @@ export class Trouble {
     readonly key: string,
   ) {}
 
-  /** A server has replied. */
+  /** Records that a server has replied. */
   heard(): void {
     this.#heardAt = now();
   }
 
-  /** The last request was answered. */
+  /** Records that the last request was answered. */
   answered(): void {
     this.heard();
     this.#last = this.#refusal = undefined;
   }
 
-  /** A request has failed, which means this. */
+  /** Records that a request has failed, and what the error means. */
   failed(error: unknown, meaning: LockError | "again"): void {
     this.#last = meaning === "again" ? error : meaning;
     if (!isReply(error)) return;
@@ -45,19 +45,19 @@ export class Trouble {
     this.#refusal = error;
   }
 
-  /** What another attempt for the same lock has found. */
+  /** Takes over the failures of another attempt for the same lock. */
   learn(other: Trouble): void {
     this.#heardAt = other.#heardAt;
     this.#last = other.#last;
     this.#refusal = other.#refusal;
   }
 
-  /** For how many milliseconds no server has replied. */
+  /** The time without a reply from any server, in milliseconds. */
   get silence(): number {
     return now() - this.#heardAt;
   }
 
-  /** Logs what a server refuses for now. */
+  /** Logs a server's temporary refusal. */
   report<T>(answer: T): T {
     const said = textOf(this.#refusal);
     const { journal } = this.sources;
@@ -65,18 +65,18 @@ export class Trouble {
     return answer;
   }
 
-  /** The wait is over. */
+  /** The error for a wait that has timed out. */
   tooLate(): Error {
     if (this.#last instanceof QuarantineError) return this.#last;
     return new LockTimeoutError(this.#inVain, this.#last);
   }
 
-  /** The user has closed the client. */
+  /** The error for a client that the user has closed. */
   closedClient(): Error {
     return new ConnectionFailedError(`${this.#inVain}: the client of ${this.#where} is closed, or was never connected`);
   }
 
-  /** No server has replied. What one has refused comes first, for it will not change by itself. */
+  /** The error if no server has replied. A server's refusal takes precedence, since it will not change. */
   unreached(): Error {
     if (this.#refusal !== undefined) {
       return new ConnectionFailedError(`${this.#refusal.message}: ${this.#inVain} at ${this.#where}`, this.#refusal);

@@ -1,17 +1,17 @@
-/** Logs a wait that takes long, and who holds the lock. */
+/** Logs a long wait, with the holder of the lock. */
 
 import { now } from "./clock.js";
 import { type Journal, quoted } from "./journal.js";
 import { type Entry, scheduler } from "./scheduler.js";
 
-/** After how long a wait for a lock is logged that this very process holds. */
+/** The wait after which it is logged that this very process holds the lock. */
 const OWN_MS = 1000;
-/** After how long any wait is logged; then at each doubling. */
+/** The wait after which any wait is logged; then again at each doubling. */
 const LONG_MS = 30_000;
 
-/** What can be asked for the holder. */
+/** Sources of the holder's name. */
 interface Sources {
-  /** The owner of a hold of these locks' own, if it has one. */
+  /** The owner of a hold of these same locks, if there is one. */
   ownHold(): string | undefined;
   /** The server's answer; undefined if it gives none. */
   holder(name: string): Promise<string | undefined>;
@@ -52,7 +52,7 @@ export class Vigil {
   async #report(after: number): Promise<void> {
     let held = "";
     for (const name of this.names) {
-      // Of several names any may be the one that is held.
+      // Any of several names may be the one that is held.
       const holder = await this.sources.holder(name).catch(() => undefined);
       if (holder !== undefined) held = `: '${name}' is held by ${holder}`;
       if (this.#isOver) return;
