@@ -11,7 +11,7 @@ import { asksForLogin, connect, DRIVERS } from "./test/clients.mjs";
 
 const say = (message) => process.stdout.write(`${JSON.stringify(message)}\n`);
 
-/** What the adapter has open. */
+/** The objects that the adapter has open. */
 const state = {
   locks: undefined,
   clients: [],
@@ -34,12 +34,12 @@ const hooks = {
   waiting: count("waits"),
 };
 
-/** Tells what the library logs, and its warnings. */
+/** Reports the library's log lines and warnings. */
 const tell = (level) => (message) => say({ event: "log", level, message });
 const logger = { debug: () => undefined, info: tell("info"), warn: tell("warning"), error: tell("error") };
 process.on("warning", ({ name, message }) => name === "RedislockWarning" && logger.warn(message));
 
-/** How a driver is told to log in, by a function that fails at some of its calls. */
+/** Makes the login of a driver, by a function that fails at some of its calls. */
 function loginOf({ password, fails = [] }) {
   let calls = 0;
   return async () => {
@@ -49,7 +49,7 @@ function loginOf({ password, fails = [] }) {
   };
 }
 
-/** The lock that is asked for: the same object for requests that name one. */
+/** The lock of a request: the same object for requests that name one. */
 function lockOf(request) {
   if (request.lock === undefined) return newLock(request);
   if (!state.objects.has(request.lock)) state.objects.set(request.lock, newLock(request));
@@ -79,7 +79,7 @@ function optionsOf(request) {
   };
 }
 
-/** Tells of the loss of a hold. */
+/** Reports the loss of a hold. */
 function watch(id, hold) {
   const tell = () => {
     if (hold.loss) say({ event: "lost", hold: id, reason: hold.loss.reason, cause: hold.loss.cause?.message });
@@ -112,7 +112,7 @@ const ops = {
     features.push("log", "client", "min_hold", "ticket");
     if (asksForLogin(driver)) features.push("provider");
     if (mode !== "independent") features.push("fence");
-    // The versions 5 of both drivers are tried by the client's own tests.
+    // Versions 5 of both drivers are covered by the client's own tests.
     return { drivers: DRIVERS.slice(0, 2), features };
   },
   async acquire(request) {
@@ -221,7 +221,7 @@ const ops = {
   },
 };
 
-/** How many TCP connections of this process are established. */
+/** The number of TCP connections that this process has established. */
 function connections() {
   const rows = readFileSync("/proc/net/tcp", "utf8").split("\n").slice(1);
   const established = new Set(
@@ -245,7 +245,7 @@ async function close() {
 
 function errorOf(error) {
   if (error instanceof LockError) {
-    // The kit knows the words of the concepts, which end in Error here.
+    // The kit uses the names of the concepts, which end in Error here.
     const word = error.kind.replace(/Error$/, "");
     const kind = { ServerRefused: "Other", LocksClosed: "Cancelled" }[word] ?? word;
     const more = { cycle: error.cycle, left_ms: error.leftMs, body: error.body };

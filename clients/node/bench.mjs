@@ -1,7 +1,7 @@
-// Measures this library beside the driver's bare commands and node-redlock. Usage: node bench.mjs HOST:PORT [ROUNDS].
+// Compares this library with the driver's bare commands and node-redlock. Usage: node bench.mjs HOST:PORT [ROUNDS].
 //
-// Prints a line of JSON for each figure: client, subject, metric, values. `make bench` reads them. The ways take turns
-// in each round, so that what else the machine does falls on all of them.
+// Prints a line of JSON for each figure: client, subject, metric, values. `make bench` reads them. The subjects take
+// turns in each round, so that other load on the machine affects all of them.
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as pause } from "node:timers/promises";
@@ -23,7 +23,7 @@ const tell = (driver, subject, metric, values) => {
   console.log(JSON.stringify({ client: `Node, ${driver}`, subject, metric, values }));
 };
 
-/** The microseconds that one pair takes when `PAIRS` of them run one after the other. */
+/** The microseconds for one pair, when `PAIRS` of them run one after the other. */
 async function timeOf(pair) {
   const start = performance.now();
   for (let number = 0; number < PAIRS; number++) await pair(number);
@@ -46,7 +46,7 @@ async function pairs(driver, client, locks) {
   }
   const times = Object.fromEntries(Object.keys(ways).map((way) => [way, []]));
   for (let round = 0; round <= Number(rounds); round++) {
-    // In every other round from the last to the first: none comes always before another one.
+    // Every other round runs in reverse order, so that no subject always comes first.
     const order = Object.entries(ways);
     for (const [way, pair] of round % 2 ? order.reverse() : order) {
       const time = await timeOf(pair);
@@ -56,7 +56,7 @@ async function pairs(driver, client, locks) {
   for (const [way, values] of Object.entries(times)) tell(driver, way, PAIR, values);
 }
 
-/** From DEL to the moment at which the holder is told. */
+/** The time from DEL until the holder is notified. */
 async function losses(driver, client, locks) {
   const times = [];
   for (let number = 0; number < LOSSES; number++) {
@@ -77,7 +77,7 @@ const processorMs = () => {
   return (user + system) / 1000;
 };
 
-/** Many tasks wait for one lock, and each gives it up at once. */
+/** Many tasks wait for one lock, and each releases it at once. */
 async function crowd(driver, client, locks) {
   const send = client.call ? (...words) => client.call(...words) : (...words) => client.sendCommand(words);
   const holder = await locks.acquire("crowd");

@@ -1,4 +1,4 @@
-// The compiler's strict settings (tsconfig.json) say what types must be; this says what else must not be.
+// The compiler's strict settings (tsconfig.json) check the types; this file adds the other rules.
 
 import js from "@eslint/js";
 import { defineConfig } from "eslint/config";
@@ -12,20 +12,20 @@ export default defineConfig(
     extends: [js.configs.recommended, tseslint.configs.strictTypeChecked, tseslint.configs.stylisticTypeChecked],
     languageOptions: { parserOptions: { projectService: true } },
     rules: {
-      // Numbers are written into messages as they are.
+      // Numbers may appear in messages.
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
       "@typescript-eslint/no-confusing-void-expression": ["error", { ignoreArrowShorthand: true }],
-      // An async function turns what it throws into a rejection, also where it awaits nothing.
+      // An async function turns exceptions into rejections, even without an await.
       "@typescript-eslint/require-await": "off",
-      // What a driver or a server gives is told in messages, whatever it is.
+      // Messages show whatever a driver or a server returned.
       "@typescript-eslint/no-base-to-string": "off",
-      // Errors are passed on as they came.
+      // Errors are passed on unchanged.
       "@typescript-eslint/prefer-promise-reject-errors": "off",
-      // An empty user or password is none.
+      // An empty user or password counts as missing.
       "@typescript-eslint/prefer-nullish-coalescing": "off",
-      // An abort may come while something is awaited, which the types do not say.
+      // A signal may be aborted during an await, which the types do not show.
       "@typescript-eslint/no-unnecessary-condition": "off",
-      // Loops without a condition end by return or throw.
+      // Loops without a condition end with return or throw.
       "no-constant-condition": ["error", { checkLoops: false }],
     },
   },

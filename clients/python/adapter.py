@@ -43,7 +43,7 @@ _OUT = threading.Lock()
 
 
 class BodyError(Exception):
-    """What the body of a block raises if it is told to."""
+    """The error that the body of a block raises on request."""
 
 
 def say(line: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ class Forward(logging.Handler):
 
 
 class ProviderError(Exception):
-    """What the provider of credentials raises."""
+    """The error that the provider of credentials raises."""
 
 
 def provider_of(login: dict[str, Any]) -> Any:
@@ -156,7 +156,7 @@ def lock_of(locks: Any, request: dict[str, Any]) -> Any:
 
 
 def told_of(info: Any) -> dict[str, Any]:
-    """What is answered to info."""
+    """The answer to an info request."""
     if info is None:
         return {"holders": [], "waiters": 0}
     holders = [{"owner": each.owner, "token": each.token, "left_ms": int(1000 * each.left)} for each in info.holders]
@@ -164,12 +164,12 @@ def told_of(info: Any) -> dict[str, Any]:
 
 
 def told(hold: Any) -> dict[str, Any]:
-    """What is answered to an acquire."""
+    """The answer to an acquire request."""
     return {"token": hold.token, "remaining_ms": int(1000 * hold.remaining), "owner": hold.owner}
 
 
 def usage() -> dict[str, int]:
-    """Threads, connections and memory of this process. What it has freed goes back to the system first."""
+    """Threads, connections and memory of this process, after freed memory was returned to the system."""
     ctypes.CDLL(None).malloc_trim(0)
     inodes = set()
     for number in os.listdir("/proc/self/fd"):
@@ -187,7 +187,7 @@ def usage() -> dict[str, int]:
 
 
 def child_of(use: Any, release: Any) -> str:
-    """Whether a child that was forked is refused to use and to release what its parent holds."""
+    """Returns whether a forked child is refused to use and to release its parent's hold."""
     pid = os.fork()
     if pid == 0:
         refused = 0
@@ -203,7 +203,7 @@ def child_of(use: Any, release: Any) -> str:
 
 
 class Common:
-    """What both kinds of clients have."""
+    """The common base of both kinds of clients."""
 
     def __init__(self) -> None:
         self.locks: Any = None

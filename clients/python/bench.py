@@ -1,4 +1,4 @@
-"""Measures this library beside the driver's bare commands, redis-py's own Lock and python-redis-lock.
+"""Compares this library with the driver's bare commands, redis-py's own Lock and python-redis-lock.
 
     bench.py HOST:PORT [ROUNDS]
 
@@ -35,7 +35,7 @@ def tell(client: str, subject: str, metric: str, values: list[float]) -> None:
 
 
 def processor_ms() -> float:
-    """What this process has used so far."""
+    """The processor time that this process has used so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return 1e3 * (used.ru_utime + used.ru_stime)
 
@@ -132,7 +132,7 @@ async def run_async(host: str, port: int, count: int) -> None:
 
 
 async def losses(client: redis.asyncio.Redis, locks: redislock.AsyncLocks) -> None:
-    """From DEL to the moment at which the holder is told."""
+    """The time from DEL until the holder is notified."""
     values = []
     for _ in range(LOSSES):
         told = asyncio.Event()

@@ -58,7 +58,7 @@ export interface BaseOptions {
   /** The lease in milliseconds: from 100 to the server's `redislock.max-lease`. Default: 30,000. */
   readonly lease?: number | undefined;
   /**
-   * How long no server may reply, in milliseconds, before an unbounded wait fails: 1 or more. A request that does not
+   * The time without any reply, in milliseconds, after which an unbounded wait fails: 1 or more. A request that does not
    * wait fails after 2 s at the latest. Default: 10,000.
    */
   readonly serverTimeout?: number | undefined;

@@ -135,7 +135,7 @@ export class Ears {
       return ear;
     } catch (error) {
       const isRefused = line.isOpen && meaningOf(error) !== "again";
-      // Where tracking is not allowed, renewals and deadlines detect losses, and waiters poll.
+      // If tracking is not allowed, renewals and deadlines detect losses, and waiters poll.
       if (isRefused) line.onEnd = () => this.#lines.delete(line);
       line.close();
       if (!isRefused) throw error;

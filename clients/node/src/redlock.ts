@@ -167,7 +167,7 @@ function ask({ route }: Server, name: string, words: string[], lease: number): P
 
 const addressesOf = (servers: readonly Server[]): string => servers.map(({ route }) => route.where("")).join(", ");
 
-/** Returns true if the user has closed so many clients that the others are no majority. */
+/** Returns true if the user has closed clients and the others are no majority. */
 const isOutOfReach = (servers: readonly Server[]): boolean =>
   servers.filter(({ route }) => route.isClosed).length > servers.length / 2;
 
@@ -409,7 +409,7 @@ function refusalOf(trouble: unknown): LockError | undefined {
   return meaning === "again" || meaning instanceof ConnectionFailedError ? undefined : meaning;
 }
 
-/** Returns the first refusal, if so many servers refuse that the others are no majority. */
+/** Returns the first refusal, if the servers that do not refuse are no majority. */
 function refusalOfMost(troubles: readonly unknown[], servers: number): LockError | undefined {
   const refusals = troubles.map(refusalOf).filter((refusal) => refusal !== undefined);
   return refusals.length >= servers / 2 ? refusals[0] : undefined;

@@ -213,7 +213,7 @@ async function primaries(t, count) {
   return seen;
 }
 
-/** Whether a connection can be had at once. */
+/** Returns whether a connection is available at once. */
 async function hasRoom(lines) {
   const { ready, stop } = lines.room();
   const isReady = await Promise.race([ready.then(() => true), pause(0, false)]);

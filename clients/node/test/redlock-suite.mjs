@@ -137,7 +137,7 @@ class Redlock extends EventEmitter {
   }
 }
 
-// What the suite loads. The rest, as chai, it gets as it is.
+// The modules that the suite loads from here. It gets the others, such as chai, unchanged.
 const given = { "./redlock": Redlock, ioredis: Ioredis, redis: { createClient: nodeRedis } };
 const load = Module._load;
 Module._load = (name, parent, ...rest) => (parent?.filename === SUITE && given[name]) || load(name, parent, ...rest);

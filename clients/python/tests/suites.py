@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-#: Where `check` has put the source distributions.
+#: The folder to which `check` has downloaded the source distributions.
 SUITES = Path(os.environ.get("REDISLOCK_PYTHON_SUITES", ""))
 SECONDS = 120
 OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:valkey", "-p", "no:timeout", "-rA", "--tb=no"]

@@ -130,7 +130,7 @@ print("done")
     "gevent/program.py": "import program",
     "anyio/program.py": "import program",
 }
-#: What each of them prints.
+#: The output of each program.
 OUTPUTS = {
     "apscheduler/jobs.py": "the report of this minute\n",
     "gevent/program.py": "190\n",

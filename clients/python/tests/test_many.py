@@ -116,7 +116,7 @@ def test_a_program_that_stood_still_across_its_grant_asks_again(names: str, serv
 
 
 def test_many_is_sent_once_its_owner_holds_a_lock(client: redis.Redis) -> None:
-    """The server must see the owner's deadlock, though no more waits for several locks may connect."""
+    """The server must see the owner's deadlock, even if all connections for such waits are in use."""
     with redislock.Locks(client, max_queued_per_lock=1) as locks, redislock.Locks(client) as others:
 
         def waiters() -> int:

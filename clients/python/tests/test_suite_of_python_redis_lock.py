@@ -14,12 +14,12 @@ import pytest
 
 from .suites import SUITES, outcomes, unpack
 
-#: How often those are repeated that fail. Some take leases of 1 s, which end on a busy machine before they are used.
+#: The number of repetitions of failed tests. Some take leases of 1 s, which end on a busy machine before they are used.
 REPEATED = 2
 #: The number of its tests.
 TESTS = 43
 
-#: What takes the place of the suite's own conftest, which starts a server without the module.
+#: Replaces the suite's own conftest, which starts a server without the module.
 CONFTEST = """
 import os
 import pytest

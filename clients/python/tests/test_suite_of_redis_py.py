@@ -12,7 +12,7 @@ from .suites import outcomes, unpack
 #: Some of its tests take leases of 0.2 s, which end on a busy machine before they are used.
 ATTEMPTS = 3
 
-#: What takes the place of the suite's own conftest, which wants more servers and libraries.
+#: Replaces the suite's own conftest, which needs more servers and libraries.
 CONFTEST = """
 import asyncio, inspect, os, sys, types
 import pytest, redis, redis.asyncio, redis.lock, redis.asyncio.lock

@@ -1,6 +1,6 @@
-"""Acquires, waits in line, renews, hears of losses, gives up.
+"""The core of a client: acquires, waits in the queue, renews, detects losses and releases.
 
-It runs in one event loop: that of the program for asyncio, that of one thread for all else.
+It runs in one event loop: the program's own for asyncio, that of one background thread otherwise.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from .errors import (
     ServerRefusedError,
 )
 
-#: How often a client asks whether it is its turn, where the server may not tell it.
+#: The polling interval where the server may not notify the client of changes.
 _POLL = 0.1
 
 
 class Core(Keeper):
-    """The locks of the servers of one client."""
+    """The locks on the servers of one client."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, hooks: _hooks.Hooks) -> None:
         super().__init__(loop, hooks)
@@ -72,19 +72,19 @@ class Core(Keeper):
         self.request, self.address = self.servers.request, self.servers.address
         self.login = settings.login
         self._lines: dict[bytes, Line] = {}
-        #: The request that came last, by name and owner: what gives up an older request would end the hold of this one.
+        #: The latest request, by name and owner. Giving up an older request would end the hold of this one.
         self._asked: weakref.WeakValueDictionary[tuple[bytes, bytes], Wanted] = weakref.WeakValueDictionary()
         self._most = settings.max_queued
-        #: The waits for several locks, each of which has connections of its own.
+        #: The waits for several locks. Each has connections of its own.
         self.several = Line(b"", settings.max_queued)
         self._keep_ms = KEEP_MS
         self.longest_block_ms = 0
         self.blocked: set[Link] = set()
-        #: The keeper of the holds that this server tells of.
+        #: The keeper of the holds whose changes this server reports.
         self.keeper: Keeper = self
 
     def _on_change(self, names: list[bytes] | None) -> None:
-        """Looks again at these locks, which have changed; without names, at all, for any of them may have."""
+        """Checks these locks again, because they have changed; without names, all locks, because any may have."""
         lines = list(self._lines.values()) if names is None else [self._lines.get(name) for name in names]
         for line in lines:
             if line is not None:
@@ -97,7 +97,7 @@ class Core(Keeper):
                 self.keeper._alarm(hold)
 
     def look_around(self, changed: bytes | None) -> None:
-        """Looks at the clock again, which a test has moved, and at what has changed."""
+        """Reads the clock again, which a test has moved, and checks what has changed."""
         if self._timer is not None:
             self._nap()
         if changed is not None:
@@ -107,7 +107,7 @@ class Core(Keeper):
     # Acquiring.
 
     async def acquire(self, wanted: Wanted, wait: float | None, began: float) -> Grant:
-        """The grant of a wait that began then; or an error, after which nothing is left behind."""
+        """Returns the grant of a wait that began then. After an error, nothing is left on the servers."""
         self._acquiring += 1
         self._succeed(wanted)
         watch = Watch(self, wanted, began)
@@ -142,8 +142,8 @@ class Core(Keeper):
         raise late
 
     def give_up(self, wanted: Wanted, error: BaseException) -> None:
-        """Gives up a request that ended in this. Unless it may have been granted, what its owner holds by another one
-        stays, also if it was cancelled."""
+        """Gives up a request that ended with this error. If it cannot have been granted, the owner keeps what it holds
+        by another request, even after a cancellation."""
         is_refused = isinstance(error, LockTimeoutError | ServerRefusedError | DeadlockError) and not isinstance(
             error, NotConfirmedError
         )
@@ -151,8 +151,8 @@ class Core(Keeper):
         self.abandon(wanted, NOBODYS if got_nothing else None)
 
     def asks_first(self, wanted: Wanted, waits: bool) -> bool:
-        """Whether no older request of this owner may be under way for these locks, and, if this one may wait, nobody
-        waits here already. Any thread may call this."""
+        """Returns whether no older request of this owner can be in flight for these locks. If this one may wait, there
+        must also be no waiter here yet. Any thread may call this."""
         its = [(name, wanted.owner) for name in wanted.names]
         is_first = not any(each in self._asked or (waits and each[0] in self._lines) for each in its)
         if is_first:
@@ -160,7 +160,10 @@ class Core(Keeper):
         return is_first
 
     def _succeed(self, wanted: Wanted) -> None:
-        """Stops giving up older requests of this owner; what was in doubt is to be given up with this one."""
+        """Stops giving up older requests of this owner.
+
+        This one inherits their doubt, and is given up in their place.
+        """
         for name in wanted.names:
             older = self._asked.get((name, wanted.owner), wanted)
             wanted.inherit_doubt(older)
@@ -170,7 +173,8 @@ class Core(Keeper):
             self._asked[name, wanted.owner] = wanted
 
     def is_over(self, wanted: Wanted) -> None:
-        """Notes that nothing of this request is left: its owner's next one need not care. Any thread may call this."""
+        """Records that nothing of this request is left, so that its owner's next one need not care. Any thread may call
+        this."""
         for name in wanted.names:
             if self._asked.get((name, wanted.owner)) is wanted:
                 self._asked.pop((name, wanted.owner), None)
@@ -181,7 +185,8 @@ class Core(Keeper):
         return Grant(answer.reply, answer.sent) if isinstance(answer.reply, int) else None
 
     async def _try_last(self, wanted: Wanted, until: float) -> Grant | None:
-        """Asks once without a wait: only such a request is told of a quarantine, by an error that says how long."""
+        """Asks once without a wait: only such a request learns of a quarantine, by an error that says how long it
+        lasts."""
         try:
             return await self.ask(wanted, until)
         except QuarantineError:
@@ -190,7 +195,7 @@ class Core(Keeper):
             return None  # the time is over, whatever else is wrong now
 
     async def _wait_in_line(self, wanted: Wanted, wait: float | None, began: float) -> Grant | None:
-        """Keeps a place in line over the shared connection, and asks when the server tells of a change."""
+        """Keeps a queue position over the shared connection, and asks when the server reports a change."""
         (name,) = wanted.names
         line = self._lines.setdefault(name, Line(name, self._most))
         waiter = Waiter(wanted.is_named)
@@ -238,33 +243,33 @@ class Core(Keeper):
                 del self._lines[name]
 
     def _stands_behind(self, line: Line, waiter: Waiter) -> float:
-        """Seconds for which it may not ask the server, unless it is called before; 0 if it may."""
+        """Returns the seconds for which it may not ask the server, unless it is called earlier; 0 if it may."""
         if not line.may_stand(waiter):
             return LONG
         if not line.is_behind(waiter):
             return 0.0
-        # A waiter that is not called in time asks all the same, for its place may lapse.
+        # A waiter that is not called in time asks anyway, because its position may lapse.
         waiter.behind_until = waiter.behind_until or clock() + self._between
         return waiter.behind_until - clock()
 
     def _asks_again_after(self, line: Line, waiter: Waiter) -> float:
-        """Seconds after which one that stands in line asks again, unless it is called before."""
+        """Returns the seconds after which a waiter in the queue asks again, unless it is called earlier."""
         if line.waiters[0] is not waiter:
             return 2 * self._between  # the one before calls it earlier: so all ask in their order
         return self._between if line.is_watched else _POLL  # the server does not tell
 
     @property
     def _between(self) -> float:
-        """Seconds after which the first in line asks again, in order to keep its place."""
+        """Returns the seconds after which the first waiter asks again, to keep its position."""
         return self._keep_ms / 1000 / ASKS_IN_KEEP
 
     def _told_of_waiting(self, wanted: Wanted, times: int) -> None:
-        """Tells the hooks, the first time."""
+        """Calls the hook the first time."""
         if times == 0:
             _hooks.call(self.hooks, "waiting", wanted.name)
 
     async def sleep(self, turn: asyncio.Event, seconds: float) -> None:
-        """Waits until it is called, for `seconds` seconds at most."""
+        """Waits until it is called, for at most `seconds` seconds."""
         alarm = self.loop.call_later(seconds, turn.set)
         try:
             await turn.wait()
@@ -272,7 +277,7 @@ class Core(Keeper):
             alarm.cancel()
 
     async def _bear(self, error: ServerRefusedError, wait: float | None, began: float) -> None:
-        """Waits for what passes, learns what the server allows; raises all else."""
+        """Waits after temporary errors, and learns the server's limits from others; raises all other errors."""
         if isinstance(error, QuarantineError) and error.left < left_of(wait, began):
             await asyncio.sleep(min(error.left + PAUSE, ATTEMPT))  # and asks: the address may lead to another by then
         elif (most := longest_wait_ms(error.message)) is not None:
@@ -281,7 +286,7 @@ class Core(Keeper):
             raise error
 
     async def begin_hold(self, wanted: Wanted, token: int, until: float) -> Grant | None:
-        """Renews once after a wait, and counts from that; None if the lock was lost already."""
+        """Renews once after a wait, and starts the lease there. Returns None if the lock was already lost."""
         try:
             renewed = await self._renew_all(wanted, wanted.lease, token, until)
         except ServerRefusedError:
@@ -304,7 +309,10 @@ class Core(Keeper):
         until: float,
         failed: Callable[[RedislockError], object] | None = None,
     ) -> tuple[float, bool] | None:
-        """Renews the leases. Returns from when they count, and whether an older request may come late; None if lost."""
+        """Renews the leases.
+
+        Returns the time they start at and whether an older request may arrive late; None if lost.
+        """
         commands = [(name, wanted.renew(name, token, lease=lease)) for name in wanted.names]
         work = [self.request(name, command, until, failed=failed) for name, command in commands]
         answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
@@ -363,10 +371,11 @@ class Core(Keeper):
                 hold._watch_at = clock() + LONGEST_PAUSE
                 return
 
-    # Giving up.
+    # Releasing.
 
     async def release(self, wanted: Wanted, token: int, is_repeated: bool = False) -> bool:
-        """Whether all was still held, as far as one knows. What fails goes on in the background, unless it cannot."""
+        """Returns whether all locks were still held, as far as known. Failed releases are retried in the background if
+        possible."""
         until = clock() + WAIT_MARGIN
         work = [self._release(name, wanted.release(name, token), until, is_repeated) for name in wanted.names]
         try:
@@ -396,7 +405,7 @@ class Core(Keeper):
             if (newest := self._asked.get((name, wanted.owner), wanted)) is not wanted:
                 newest.inherit_doubt(wanted)
                 continue
-            # At once, behind whatever was asked over this connection: the event loop may be about to end.
+            # Sends it at once, after all earlier requests on this connection: the event loop may be about to end.
             link = self.servers.ready(self.address(name))
             sent = None if link is None else link.send(*wanted.release(name, token))
             wanted.given_up.append((name, self.begin(self._abandon(wanted, name, token, sent, longest))))
@@ -404,7 +413,7 @@ class Core(Keeper):
     async def _abandon(
         self, wanted: Wanted, name: bytes, token: int | None, sent: asyncio.Future[Any] | None, longest: float
     ) -> None:
-        """Waits until a server has done it, for `longest` seconds at most. Repeats it if need be, or while in doubt."""
+        """Waits until a server has done it, for at most `longest` seconds. Repeats it on failure, or while in doubt."""
         reply = None
         try:
             async with asyncio.timeout(ATTEMPT):  # wait_for of Python 3.11 may swallow the end of this
@@ -420,7 +429,7 @@ class Core(Keeper):
         while (age := clock() - began) < longest:
             try:
                 await self.request(name, wanted.release(name, token), clock() + min(longest - age, PATIENCE))
-                # What was sent and not answered may still arrive: then it is given up a little later.
+                # An unanswered request may still arrive: then its grant is released a little later.
                 if not (token is None and wanted.is_doubtful) or self._is_closing:
                     return
             except ServerRefusedError as error:
@@ -433,10 +442,10 @@ class Core(Keeper):
             await asyncio.sleep(pause)
             pause = min(2 * pause, PATIENCE)
 
-    # Asking.
+    # Queries.
 
     async def fence(self, name: bytes, token: int) -> bool:
-        """Whether the token is that of a live hold."""
+        """Returns whether the token is that of a live hold."""
         until = clock() + WAIT_MARGIN
         return bool((await self.request(name, ("LOCK.FENCE", name, token), until, is_read=True)).reply == 1)
 
@@ -460,7 +469,7 @@ class Core(Keeper):
 
 
 def too_late(wanted: Wanted, wait: float | None) -> LockTimeoutError:
-    """The error of a caller that did not get the lock."""
+    """Returns the error for a caller that did not get the lock."""
     names = wanted.all_names
     if wait:
         return LockTimeoutError(f"{names} could not be acquired within {wait:g} s", lock=names)

@@ -1,4 +1,4 @@
-"""What threads share: the thread of the process in which an event loop runs, and connections for what does not wait."""
+"""State that threads share: a background thread with an event loop, and connections for requests without waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger("redislock")
 
 
 class _Background:
-    """The event loop of the process for all that is not asyncio's own, in a thread."""
+    """The event loop of the process for all that does not use asyncio, in a thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -44,11 +44,13 @@ class _Background:
             try:
                 self.loop.run_forever()
             except BaseException:
-                # What the program wrote runs here, too: a provider of passwords, say. Else all threads would hang.
+                # The program's callbacks run here, too, such as a provider of passwords. Without this, all threads
+                # would hang.
                 logger.exception("a callback tried to end the thread that renews all locks")
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """What this returns or raises. An exception in the thread that waits, as KeyboardInterrupt, cancels it."""
+        """Returns or raises the work's outcome. An exception in the waiting thread, such as KeyboardInterrupt, cancels
+        the work."""
         try:
             self.refuse_itself()
         except RuntimeError:
@@ -63,7 +65,7 @@ class _Background:
             raise
 
     def refuse_itself(self) -> None:
-        """Refuses to let this thread wait for itself: then nothing would be renewed any more, for ever."""
+        """Refuses to let this thread wait for itself: renewals would stop for ever."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a hook must not ask a server: the thread that runs it would wait for itself")
 
@@ -73,7 +75,7 @@ _guard = threading.RLock()
 
 
 def the_background() -> _Background:
-    """The event loop of the process, which is made at its first use."""
+    """Returns the event loop of the process, which is created on first use."""
     global _background
     with _guard:
         if _background is None:
@@ -93,7 +95,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 class Engine:
-    """What talks with the servers, in this process."""
+    """The connections to the servers, in this process."""
 
     def __init__(self, settings: Settings | list[Settings], hooks: _hooks.Hooks) -> None:
         self.pid = os.getpid()
@@ -110,7 +112,7 @@ class Engine:
         self.taking = self.core.taking
 
     def once(self, name: bytes, command: Command) -> Any:
-        """The reply, if it comes at the first attempt from the server that is asked; else Broken."""
+        """Returns the reply to the first attempt, from the server that is asked. Raises Broken otherwise."""
         address = self.core.address(name) if isinstance(self.core, Core) else None
         if self.pool is None or address is None:
             raise Broken("the server is unknown")
@@ -129,7 +131,7 @@ class Engine:
         return reply
 
     def acquire(self, request: Wanted, wait: float | None) -> Grant:
-        """The grant. Nothing is left behind after an exception."""
+        """Returns the grant. After an exception, nothing is left on the servers."""
         self.core.refuse_if_closing()
         began, waits = clock(), wait is None or wait > 0
         try:
@@ -146,7 +148,7 @@ class Engine:
             raise
 
     def _try(self, request: Wanted, waits: bool) -> Grant | bool | None:
-        """The grant; False if somebody else holds it; None if that could not be asked, or may be asked again."""
+        """Returns the grant, False if another owner holds the lock, or None if it is unknown or may ask again."""
         sent = clock()
         request.is_grantable = True
         try:
@@ -165,13 +167,13 @@ class Engine:
         return False if token is None else Grant(token, sent)
 
     def release(self, request: Wanted, token: int) -> bool:
-        """Whether all was still held, as far as one knows."""
+        """Returns whether all locks were still held, as far as known."""
         replies: list[Any] = []
         try:
             for name in request.names:
                 replies.append(self.once(name, request.release(name, token)))
         except (Broken, ServerRefusedError) as error:
-            # What was done before, or sent and not answered, is answered 0 now, which is no news then.
+            # A release that was done before, or sent and not answered, is answered 0 now, which means no loss.
             is_repeated = bool(replies) or (isinstance(error, Broken) and error.was_sent)
             is_rest_held = self.background.run(self.core.release(request, token, is_repeated))
             return is_rest_held and all(reply == 1 for reply in replies)
@@ -186,7 +188,7 @@ class Engine:
 
 
 def close_all(engines: Sequence[Engine], timeout: float, by: tuple[int, int] | None = None) -> None:
-    """Gives up all holds and all waits, ends all connections: side by side, in `timeout` seconds.
+    """Ends all holds, waits and connections in parallel, within `timeout` seconds.
 
     by: the thread and task that waits for the bodies of all others.
     """
@@ -198,7 +200,7 @@ def close_all(engines: Sequence[Engine], timeout: float, by: tuple[int, int] | N
     if ours:
         until = clock() + timeout
         try:
-            # A hook that waits holds up the event loop.
+            # A hook that blocks also blocks the event loop.
             ours[0].background.run(_close_each(ours, until, by), timeout + LONGEST_PAUSE)
         except TimeoutError:
             logger.warning("closing was cut short after %g s", timeout)
@@ -209,7 +211,7 @@ async def _close_each(engines: Sequence[Engine], until: float, by: tuple[int, in
 
 
 def close_later(engines: list[Engine]) -> None:
-    """Ends the connections of locks that nobody has any more. Somebody may still work under a lease that is left."""
+    """Ends the connections of locks that have no reference left. A body may still work under the rest of a lease."""
     for engine in engines:
         if engine.pid != os.getpid():
             inherited.append(engine)
@@ -221,7 +223,7 @@ def close_later(engines: list[Engine]) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    """Gives up what a program still holds or waits for when it ends."""
+    """Releases what a program still holds or waits for when it exits."""
     try:
         close_all(list(_engines), CLOSE)
     except Exception:
@@ -229,7 +231,7 @@ def _close_all() -> None:
 
 
 def _close_with_child() -> None:
-    """Has locks given up at the end of a process of multiprocessing that was forked, for it calls no atexit handler."""
+    """Releases locks at the end of a forked multiprocessing process, which calls no atexit handler."""
     if (process := sys.modules.get("multiprocessing.process")) is None or process.parent_process() is None:
         return
     util = importlib.import_module("multiprocessing.util")
@@ -237,7 +239,7 @@ def _close_with_child() -> None:
 
 
 def current(engines: list[Engine], settings: Settings | list[Settings], hooks: _hooks.Hooks) -> Engine:
-    """The engine of this process, which is made at its first use."""
+    """Returns the engine of this process, which is created on first use."""
     if not engines or engines[0].pid != os.getpid():
         with _guard:
             if engines and engines[0].pid != os.getpid():

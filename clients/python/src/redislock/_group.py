@@ -1,4 +1,4 @@
-"""One lock over several independent servers (Redlock, with tokens that are raised to be the group's own)."""
+"""One lock over several independent servers (Redlock, with tokens that are raised to a common value)."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from .errors import (
     ServerRefusedError,
 )
 
-#: The part of a lease for which each server may take to answer, and the most seconds.
+#: The share of a lease that each server has for its answer, and the upper limit in seconds.
 _PART, _MOST = 0.1, 0.5
-#: The longest pause, at random, between two attempts.
+#: The upper limit of the random pause between two attempts.
 _BACK_OFF = 0.2
-#: What a server refuses now and may grant soon: a waiter asks again.
+#: Temporary refusals: a waiter asks again.
 _PASSES = (NotConfirmedError, QuarantineError, QueueFullError)
 
 
 class Group(Keeper):
-    """Servers that know nothing of each other; a majority of them decides."""
+    """Independent servers. A majority of them decides."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Sequence[Settings], hooks: _hooks.Hooks) -> None:
         super().__init__(loop, hooks)
         self._cores = [Core(loop, each, _hooks.Hooks()) for each in settings]
         self._timeout = settings[0].server_timeout
         self._majority = len(self._cores) // 2 + 1
-        #: Pairs that gave equal tokens by chance, and are known to be two servers.
+        #: Pairs that returned equal tokens by chance, and are known to be two servers.
         self._apart: set[tuple[Address | None, Address | None]] = set()
         for core in self._cores:
             core.keeper = self
@@ -51,7 +51,10 @@ class Group(Keeper):
     async def _ask(
         self, cores: Sequence[Core], lease: float, name: bytes, command: Command, wanted: Wanted | None = None
     ) -> dict[Core, Any]:
-        """What each of these servers answers in time, or the exception; 0 if another value stands where a hold was."""
+        """Returns each server's answer or exception, by a time limit.
+
+        The answer is 0 if another value replaced a hold.
+        """
         until, is_read = clock() + min(_MOST, _PART * lease), command[0] == "LOCK.FENCE"
         replies = await asyncio.gather(
             *(core.request(name, command, until, wanted, is_read=is_read) for core in cores), return_exceptions=True
@@ -62,7 +65,7 @@ class Group(Keeper):
         return dict(zip(cores, [_reply_of(reply, wanted is None) for reply in replies], strict=True))
 
     async def acquire(self, wanted: Wanted, wait: float | None, began: float) -> Grant:
-        """The grant of a majority; tries again at random times, for nobody waits in line here."""
+        """Returns the grant of a majority. Retries at random intervals, since there is no queue here."""
         self._acquiring += 1
         watch = Watch(self, wanted, began)
         try:
@@ -98,12 +101,12 @@ class Group(Keeper):
             await asyncio.sleep(random.uniform(0, _BACK_OFF))
 
     def _refusal_of_most(self, answers: Sequence[Any]) -> ServerRefusedError | None:
-        """The first refusal, if too many servers refuse for the others to be a majority."""
+        """Returns the first refusal, if so few servers remain that they are no majority."""
         refusals = [each for each in answers if isinstance(each, ServerRefusedError)]
         return refusals[0] if len(refusals) > len(self._cores) - self._majority else None
 
     def _too_few(self, answers: Sequence[Any]) -> RedislockError:
-        """Why too few of them have answered as they should."""
+        """Returns the error that says why too few servers granted the lock."""
         texts = sorted({str(each) for each in answers if isinstance(each, Exception)})
         few = f"too few of {len(self._cores)} servers answered: {'; '.join(texts)}"
         return self._refusal_of_most(answers) or ConnectionFailedError(few)
@@ -120,11 +123,12 @@ class Group(Keeper):
                 highest = max(granted.values())
                 raise_it = wanted.renew(name, highest, "RAISE")
                 raised = await self._ask(list(granted), wanted.lease, name, raise_it)
-                # What a server has against it is told if it is the end, for it is no lost vote and no time-out.
+                # A server's refusal is reported if it decides the outcome: it is neither a lost vote nor a timeout.
                 replies |= {core: said for core, said in raised.items() if isinstance(said, ServerRefusedError)}
                 if list(raised.values()).count(1) >= self._majority and clock() < deadline(sent, wanted.lease):
                     token = highest
-                # The clock of a server may be so far ahead that the others refuse its token: then without it.
+                # The clock of a server may be so far ahead that the others refuse its token. Then that server is left
+                # out.
                 granted = {core: its for core, its in granted.items() if its < highest}
             return (None if token is None else Grant(token, sent)), list(replies.values())
         finally:
@@ -132,10 +136,10 @@ class Group(Keeper):
                 self.abandon(wanted)
 
     async def _tell_apart(self, wanted: Wanted, granted: dict[Core, int]) -> None:
-        """Refuses one server that has two names: there an owner gets one token for one lock.
+        """Refuses one server that has two names: there, an owner gets one token for one lock.
 
-        Two servers may give equal tokens, too. So one token is raised: only the same server knows it by the other name.
-        One of which nobody can tell grants nothing this time.
+        Two servers may return equal tokens by chance. So one token is raised: only the same server knows it by the
+        other name. A server whose identity stays unknown grants nothing this time.
         """
         (name,) = wanted.names
         for core in list(granted):
@@ -187,7 +191,7 @@ class Group(Keeper):
             hold._lose("push", f"{said.count(0)} of {len(said)} servers answered 0 to LOCK.FENCE")
 
     async def release(self, wanted: Wanted, token: int, is_repeated: bool = False) -> bool:
-        """Whether a majority had it still."""
+        """Returns whether a majority still held it."""
         (name,) = wanted.names
         command = wanted.release(name, token)
         try:
@@ -203,16 +207,16 @@ class Group(Keeper):
         return is_repeated or said.count(0) <= len(said) - self._majority
 
     def give_up(self, wanted: Wanted, error: BaseException) -> None:
-        # Each attempt has an owner of its own, who holds nothing besides.
+        # Each attempt has its own owner, which holds nothing else.
         self.abandon(wanted)
 
     def abandon(self, wanted: Wanted, token: int | None = None) -> None:
-        # Without the token: where it could not be raised, the hold has a lower one.
+        # Releases without the token: a server that could not raise it has a lower one.
         for core in self._cores:
             core.abandon(wanted.attempt or wanted, was_held=token is not None)
 
     async def fence(self, name: bytes, token: int) -> bool:
-        """Whether a majority knows a live hold with this token."""
+        """Returns whether a majority knows a live hold with this token."""
         said = await self._gather(core.fence(name, token) for core in self._cores)
         if said.count(True) >= self._majority:
             return True
@@ -221,7 +225,7 @@ class Group(Keeper):
         return False
 
     async def info(self, name: bytes) -> Info | None:
-        """What one server tells of the owner that a majority has; None if nobody holds a majority."""
+        """Returns one server's information on the owner that a majority has; None if no owner has one."""
         said = await self._gather(core.info(name) for core in self._cores)
         found = [each for each in said if isinstance(each, Info | None)]
         if len(found) < self._majority:
@@ -231,7 +235,7 @@ class Group(Keeper):
         return found[owners.index(most)] if most and owners.count(most) >= self._majority else None
 
     async def ping(self, name: bytes) -> str:
-        """Returns the oldest version of the servers, a majority of which has to answer."""
+        """Returns the oldest version among the servers, a majority of which must answer."""
         said = await self._gather(core.ping(name) for core in self._cores)
         if len(found := [each for each in said if isinstance(each, str)]) < self._majority:
             raise self._too_few(said)

@@ -1,4 +1,4 @@
-"""A hold, as the sync and the asyncio client share it."""
+"""The part of a hold that the sync and the asyncio client share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _numbers = itertools.count(1)
 
 
 class Local:
-    """What belongs to one process."""
+    """An object that belongs to one process."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
@@ -48,7 +48,7 @@ class Local:
 class BaseHold(Local):
     """One lock, or several that were acquired together, until they are released or lost."""
 
-    #: The locks of which it is one.
+    #: The locks object that made it.
     _locks: Any = None
 
     def __init__(
@@ -66,20 +66,20 @@ class BaseHold(Local):
         self._pid, self._number = os.getpid(), next(_numbers)
         self._alive = [True]  # popped by the thread that ends the hold: one of several
         self._renewing = asyncio.Lock()
-        #: The shortest lease of a renewal that went unanswered, and until when it may still reach the server.
+        #: The shortest lease of an unanswered renewal, and the time until which it may still reach the server.
         self._stray = (_NEVER, 0.0)
         self._reason: str | None = None
-        #: Why the server says that it is lost; and how many renewals have failed since the last one that did not, how.
+        #: The server's reason for the loss, and the number of consecutive failed renewals with the last error.
         self._cause = ""
         self._failures = 0
         self._failure: RedislockError | None = None
         self._has_block = False
-        #: How it ended if it was not lost; and whether another process may go on with it.
+        #: The way it ended, unless it was lost, and whether another process may adopt it.
         self._ended, self._may_detach = "release", not self._locks._is_group
         self._listeners: list[Callable[[str], object]] = []
-        #: When the hold ends at the latest.
+        #: The time at which the hold ends at the latest.
         self._over_at = _NEVER if max_hold is None else grant.sent + max_hold
-        #: What the next renewal asks for, unless min_hold wants more.
+        #: The lease that the next renewal asks for, unless min_hold requires more.
         self._lease, self._is_renewed = lease, renew
         wanted.parked_until = clock() + min_hold if min_hold else 0.0
         self.token = grant.token
@@ -106,12 +106,12 @@ class BaseHold(Local):
 
     @property
     def remaining(self) -> float:
-        """For how many seconds the lock is certainly held, by the clock of this machine."""
+        """The time in seconds for which the lock is certainly held, by the clock of this machine."""
         return max(0.0, self._deadline - clock()) if self._alive and self._is_ours() else 0.0
 
     @property
     def lost(self) -> str | None:
-        """What noticed the loss of the hold; None if it was not lost."""
+        """The reason for the loss of the hold; None if it was not lost."""
         if not self._is_ours():
             return "fork"
         if self._alive and clock() >= self._deadline:
@@ -120,7 +120,7 @@ class BaseHold(Local):
 
     @property
     def cause(self) -> str | None:
-        """The evidence of the loss: what the server replied, or why the last renewal failed. None if nothing failed."""
+        """The evidence of the loss: the server's reply, or the error of the last renewal. None if nothing failed."""
         if self.lost is None:
             return None
         return self._cause or (None if self._failure is None else str(self._failure))
@@ -146,7 +146,7 @@ class BaseHold(Local):
         return error
 
     def _renewal_failed(self, failure: RedislockError) -> None:
-        """Notes it, and says so the first time of an outage."""
+        """Records the failure, and reports the first one of an outage."""
         self._failures, self._failure = self._failures + 1, failure
         _hooks.call(self._keeper.hooks, "renewal_failed", self.name, failure)
         if self._failures == 1:
@@ -158,22 +158,23 @@ class BaseHold(Local):
         self._failures, self._failure = 0, None
 
     def _is_heard(self) -> bool:
-        """Whether something hears of a loss without asking."""
+        """True if the program is notified of a loss."""
         return self._has_block or bool(self._listeners)
 
     def _is_ours(self) -> bool:
-        """Whether this is the process that got the hold: a child that was forked has none."""
+        """True in the process that acquired the hold. A forked child holds nothing."""
         return os.getpid() == self._pid
 
     def _count_from(self, sent: float, lease: float) -> None:
-        """An older renewal that comes late may still cut the lease, so no more is sure than the lease of that."""
+        """Starts the lease. An older renewal that arrives late may still shorten it, so only that shorter lease is
+        certain."""
         stray, until = self._stray
         surely = min(lease, stray) if sent < until else lease
         self._wanted.lease, self._deadline = lease, deadline(sent, surely)
         self._renew_next(renewal(sent, surely))
 
     def _may_come_late(self, lease: float) -> None:
-        """A renewal for this lease went unanswered."""
+        """Records that a renewal for this lease went unanswered."""
         stray, until = self._stray
         self._stray = (min(lease, stray) if clock() < until else lease, clock() + DOUBT)
 
@@ -183,7 +184,7 @@ class BaseHold(Local):
         self._renew_at = at if self._is_renewed and not self._is_last else _NEVER
 
     async def _detach(self, lease: float | None) -> str:
-        """Hands the hold on, once it is sure that no renewal may still come late: it would cut the adopter's lease."""
+        """Detaches the hold, once no renewal can arrive late any longer: it would shorten the adopter's lease."""
         self.check()
         if not self._may_detach:
             raise ValueError("a hold of a leader or of Redlock cannot be detached")
@@ -210,14 +211,14 @@ class BaseHold(Local):
         return json.dumps(ticket)
 
     def _run_out(self) -> None:
-        """Renews it no more: nobody knows who works under it."""
+        """Stops its renewals, because it is unclear which body works under it."""
         self._is_renewed, self._renew_at = False, _NEVER
 
     def _due(self) -> float:
         return min(self._watch_at, self._renew_at, self._deadline)
 
     def _finish(self, reason: str | None = None) -> bool:
-        """Whether this call is the one that ended the hold, which is looked after no more."""
+        """Ends the hold and stops tracking it. Returns whether this call ended it."""
         try:
             self._alive.pop()
         except IndexError:
@@ -227,19 +228,19 @@ class BaseHold(Local):
         return True
 
     def _pin(self) -> None:
-        """Lets it last although nothing may refer to it: somebody is to be told of its loss, or works under it."""
+        """Keeps the hold from being garbage-collected: code must be notified of its loss, or works under it."""
         self._keeper.pinned[self] = None
         if not self._alive:  # it ended in this moment, perhaps in another thread
             self._keeper.pinned.pop(self, None)
 
     def _unpin(self) -> None:
-        """Lets it last only as long as something refers to it."""
+        """Allows the hold to be garbage-collected."""
         if self._is_renewed:
             self._keeper.pinned.pop(self, None)
 
     def _lose(self, reason: str, cause: str = "", *, is_told: bool = False) -> bool:
-        """Whether this call is the one that ended the hold. Its holder is told, and may still work under what the
-        server has: that ends when its holder gives it up, or with its lease."""
+        """Ends the hold as lost. Returns whether this call ended it. The holder is notified, and may still work under
+        the server's hold, which ends with the holder's release or with its lease."""
         if reason == "deadline" and self._is_last and not self._failures:
             reason = "max_hold"
         if not self._finish(reason):
@@ -257,7 +258,10 @@ class BaseHold(Local):
         logger.log(level, "lost %r after %.1f s (%s): %s%s", self.name, held, reason, cause, nobody)
 
     def _give_up(self) -> bool:
-        """Whether the server has to be told now: not if it was told before. Raises LockLostError if it is lost."""
+        """Returns whether a release must be sent: not if one was sent before.
+
+        Raises LockLostError if the hold is lost.
+        """
         is_held = self.lost is None and self._finish()
         if self.lost is not None:
             if self._is_ours():
@@ -266,19 +270,22 @@ class BaseHold(Local):
         return is_held
 
     async def _release(self) -> None:
-        """Gives it up, also if the task that waits for that is cancelled."""
+        """Releases it, even if the task that waits for that is cancelled."""
         if self._give_up():
             keeper = self._keeper
             with about(self.name):
                 self._given_up(await asyncio.shield(keeper.begin(keeper.release(self._wanted, self.token))))
 
     def _check_grant(self) -> None:
-        """Raises LockLostError if the reply took as long as the lease. Nobody works under it, so it is given up."""
+        """Raises LockLostError if the reply took as long as the lease.
+
+        No body works under the hold, so it is released.
+        """
         if self.lost is not None:
             self._give_up()
 
     def _given_up(self, was_there: bool) -> None:
-        """The server has released it, unless it was lost before, which is told now."""
+        """Ends a hold that the server has released. If it was lost before, that is reported now."""
         hooks, held = self._keeper.hooks, clock() - self._granted_at
         if was_there:
             _hooks.call(hooks, "released", self.name, held)
@@ -289,11 +296,11 @@ class BaseHold(Local):
         raise self._error("release")
 
     def _not_given_up(self, failure: RedislockError) -> None:
-        """Says in the log what becomes of it where no caller is told."""
+        """Logs the outcome of a failed release that is reported to no caller."""
         if isinstance(failure, ServerRefusedError) and not may_pass(failure.message):
             logger.warning("%s was not released, and stays taken until its lease expires: %s", self.name, failure)
         elif not isinstance(failure, LockLostError):
             logger.warning("the release of %s continues in the background: %s", self.name, failure)
 
     def _tell(self, reason: str) -> None:
-        """Tells the holder of the loss."""
+        """Notifies the holder of the loss."""

@@ -1,4 +1,4 @@
-"""What a server tells of a lock, of itself, and in which version."""
+"""Parses a server's information on a lock, on itself, and its version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Waiter:
-    """An owner that waits for a lock, and for how many seconds."""
+    """An owner that waits for a lock, and its waiting time in seconds."""
 
     owner: str
     waited: float
@@ -32,7 +32,7 @@ class Info:
     """The holders and the waiters of a lock."""
 
     kind: Literal["exclusive", "shared", "limit"]
-    #: How many owners may hold the semaphore; None for other kinds.
+    #: The number of permits of a semaphore; None for other kinds.
     limit: int | None
     #: The first ten holders, oldest token first, and the number of all holders.
     holders: tuple[Holder, ...]
@@ -47,7 +47,7 @@ class Info:
 
 
 def info_of(told: Any) -> Info | None:
-    """The reply of LOCK.INFO; None if nobody holds the lock or waits for it."""
+    """Parses the reply of LOCK.INFO; None if the lock has neither holders nor waiters."""
     if not isinstance(told, dict):
         return None
     owner = [row[b"owner"].decode(errors="replace") for row in (*told[b"holders"], *told[b"queue"])]
@@ -60,7 +60,7 @@ def info_of(told: Any) -> Info | None:
 
 
 def module_version(told: Any) -> int | None:
-    """The version of the module in the reply of HELLO, as 300 for 0.3.0; None if the server has no such module."""
+    """Returns the module's version in the reply of HELLO, as 300 for 0.3.0; None if the server has no such module."""
     for module in told.get(b"modules", []) if isinstance(told, dict) else []:
         if module.get(b"name") == b"redislock":
             return int(module[b"ver"])
@@ -72,7 +72,7 @@ def shown_version(number: int) -> str:
 
 
 def version_of(told: Any, where: str) -> str:
-    """The version of the module, in the reply of HELLO."""
+    """Returns the module's version in the reply of HELLO."""
     if (number := module_version(told)) is None:
         raise ModuleMissingError(f"the module redislock is not loaded on {where}: start it with 'loadmodule'")
     return shown_version(number)

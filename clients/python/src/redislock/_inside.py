@@ -1,4 +1,4 @@
-"""The blocks of one lock object that are entered now."""
+"""The blocks of one lock object that have been entered and not left."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _METHODS = ("__enter__", "__exit__", "__aenter__", "__aexit__")
 
 
 class Block(Generic[H]):
-    """What has entered a lock: the frame of a `with` statement, or a stack of contexts.
+    """A block that has entered a lock: the frame of a `with` statement, or a stack of contexts.
 
-    Both may be left in another thread or task than they were entered in. So a frame is more than its thread: a worker
-    thread may have entered for several generators, and leave for others.
+    Both may be left in another thread or task than they were entered in. So a frame is identified by more than its
+    thread: a worker thread may have entered for several generators, and leave for others.
     """
 
     def __init__(self, inside: Inside[H], who: Hashable) -> None:
@@ -32,21 +32,22 @@ class Block(Generic[H]):
         self.is_unclear = False
         where = _where()
         self.frame = where if isinstance(where, FrameType) else None
-        # A stack that nobody has any more will never be left: what it has entered is forgotten.
+        # A stack without references will never be left, so its entries are dropped.
         self._stack = None if self.frame else weakref.ref(where, lambda _: inside.drop(self))
 
     def is_at(self, where: object) -> bool:
-        """Whether this frame or stack has entered."""
+        """Returns whether this frame or stack has entered."""
         return where is (self.frame if self._stack is None else self._stack())
 
     def is_of(self, who: Hashable) -> bool:
-        """Whether this thread or task is in it: not in a generator, for instance, that goes on elsewhere."""
+        """Returns whether this thread or task is in the block: not in a generator, for instance, that continues
+        elsewhere."""
         if self.who is not who or self.frame is None:
             return False
         return not self.frame.f_code.co_flags & inspect.CO_GENERATOR or self.runs()
 
     def runs(self) -> bool:
-        """Whether the caller runs inside of it."""
+        """Returns whether the caller runs inside the block."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame is not self.frame:
             frame = frame.f_back
@@ -58,13 +59,13 @@ _above: ContextVar[tuple[weakref.ref[Block[Any]], ...]] = ContextVar("redislock"
 
 
 def blocks_above(who: Hashable) -> list[Block[Any]]:
-    """The blocks that this thread or task has entered, and not left: it cannot leave them while it waits."""
+    """Returns the blocks that this thread or task has entered and not left. It cannot leave them while it waits."""
     blocks = [found for each in _above.get() if (found := each()) is not None]
     return [block for block in blocks if block.is_of(who)]
 
 
 class Inside(Generic[H]):
-    """The blocks that are in one lock object, and the hold that each has there."""
+    """The blocks that have entered one lock object, and the hold that each has there."""
 
     def __init__(self, *, has_owner: bool) -> None:
         #: Each change of this dictionary is one step, so any thread may do it.
@@ -73,7 +74,7 @@ class Inside(Generic[H]):
         self._has_owner = has_owner
 
     def begin(self, who: Hashable) -> Block[H]:
-        """The block that enters. Raises RuntimeError if it would wait for itself."""
+        """Registers a block that enters. Raises RuntimeError if it would wait for itself."""
         block = Block(self, who)
         for each in list(self.blocks.values()):
             if each.is_unclear and each.hold and not each.hold._alive and each.who is who and not each.runs():
@@ -85,7 +86,7 @@ class Inside(Generic[H]):
         return block
 
     def entered(self, block: Block[H], hold: H) -> None:
-        """Notes the hold with which a block has entered."""
+        """Records the hold with which a block has entered."""
         block.hold = hold
         _above.set((*_above.get(), weakref.ref(block)))
 
@@ -94,14 +95,14 @@ class Inside(Generic[H]):
         raise RuntimeError(f"this lock is entered already: create another one{other} for each block")
 
     def drop(self, block: Block[H]) -> None:
-        """Looks no more after this block, which has left or got no hold."""
+        """Forgets this block, which has left or got no hold."""
         key = None if self._has_owner else block
         _above.set(tuple(each for each in _above.get() if each() not in (block, None)))
         if self.blocks.get(key) is block:
             self.blocks.pop(key, None)
 
     def left(self) -> H | None:
-        """The hold with which the frame or stack that calls this leaves; None if it has entered with none."""
+        """Returns the hold with which the calling frame or stack leaves; None if it entered with none."""
         where = _where()
         for each in list(self.blocks.values()):
             if each.is_at(where) and each.hold is not None:
@@ -110,10 +111,10 @@ class Inside(Generic[H]):
         return None
 
     def end(self, who: Hashable, error: BaseException | None) -> H | None:
-        """The hold with which a block leaves; None if there is none.
+        """Returns the hold with which a block leaves; None if there is none.
 
-        Where nobody knows whose it is: RuntimeError, or a note to the error of the block. Then no hold that it may be
-        is renewed any more.
+        If its owner is unclear, raises RuntimeError, or adds a note to the block's own error. All holds that may be
+        meant are then left to expire.
         """
         if (hold := self.left()) is not None:
             return hold
@@ -134,7 +135,7 @@ class Inside(Generic[H]):
 
 
 def _where() -> Any:
-    """The frame that enters or leaves a lock, or what makes a stack of contexts that one."""
+    """Returns the frame that enters or leaves a lock, or the stack of contexts that does it."""
     last: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (frame.f_code.co_name in _METHODS or frame.f_globals.get("__name__") in _PASSED):

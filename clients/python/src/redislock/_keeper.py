@@ -21,11 +21,11 @@ from .errors import ConnectionFailedError, LockLostError, LocksClosedError, Redi
 
 logger = logging.getLogger("redislock")
 _NEVER = math.inf
-#: What a forked child has inherited. It is kept, for to end it would harm the parent.
+#: Objects that a forked child has inherited. They are kept, because closing them would harm the parent.
 inherited: list[object] = []
-#: All keepers of the process: for tests that move the clock.
+#: All keepers of the process, for tests that move the clock.
 keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
-#: What is said of a hold that was forgotten: it may be the first that its user hears of it.
+#: The warning for a forgotten hold, which may be the first that its user learns of it.
 _FORGOTTEN = (
     "the hold of %s was forgotten: nothing refers to it any more, so it is renewed no more and ends with its lease. "
     "Keep what acquire() returns until you release it, or use a block."
@@ -34,10 +34,10 @@ _FORGOTTEN = (
 
 @dataclass(eq=False, slots=True)
 class _Kept:
-    """What the keeper has of a hold.
+    """The keeper's record of a hold.
 
-    It refers to the hold weakly, and has no finalizer: that would run in any thread, in the middle of anything. The
-    keeper sees for itself that the hold is gone, at the latest when it wants to renew it.
+    It refers to the hold weakly, and without a finalizer, which could run in any thread at any time. The keeper notices
+    that the hold was garbage-collected, at the latest when its renewal is due.
     """
 
     number: int
@@ -45,46 +45,46 @@ class _Kept:
     wanted: Wanted
     token: int
     granted_at: float
-    #: Until when the server may have it, after it was forgotten or lost.
+    #: The time until which the server may have it, after it was forgotten or lost.
     left_until: float = _NEVER
 
     def is_worked_under(self, by: tuple[int, int]) -> bool:
-        """Whether a body of another thread or task than this one runs under it."""
+        """Returns whether a body of another thread or task works under it."""
         hold = self.hold()
         return hold is not None and hold._has_block and self.wanted.by != by
 
 
 class Keeper(ABC):
-    """Renews all holds of a process or of an event loop, and ends those whose deadline is over."""
+    """Renews all holds of a process or of an event loop, and ends those whose deadline has passed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hooks: _hooks.Hooks) -> None:
         self.loop, self.hooks, self.pid = loop, hooks, os.getpid()
         keepers.add(self)
         self._kept: dict[int, _Kept] = {}
-        #: Holds that last although nothing else may refer to them.
+        #: Holds that must stay alive although nothing else refers to them.
         self.pinned: dict[BaseHold, None] = {}
-        #: What was forgotten, or lost and not given up: the server may have it until its lease is over.
+        #: Holds that were forgotten, or lost and not released: the server may have each until its lease expires.
         self._left: dict[int, _Kept] = {}
         self._wake_at = _NEVER
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._acquiring = 0
-        #: Threads that take a lock, until the hold is kept.
+        #: Threads that are acquiring a lock, until its hold is registered.
         self.taking: set[object] = set()
         self._is_closing = self._is_over = False
-        #: What was said in the log of waits, and when.
+        #: The waits that were logged, and when.
         self.said: dict[str, float] = {}
 
     async def renew(self, hold: BaseHold, lease: float | None = None) -> None:
-        """Begins a lease of `lease` seconds, or of the hold's own length. Raises LockLostError if the hold is over.
+        """Starts a lease of `lease` seconds, or of the hold's own length. Raises LockLostError if the hold has ended.
 
-        One after the other: an older one that is repeated would cut the lease that a newer one has begun.
+        Renewals run one at a time: a repeated older one would shorten the lease that a newer one has started.
         """
         async with hold._renewing:
             hold.check()
             asked = hold._lease if lease is None else lease
             lease = min(max(asked, hold._wanted.parked_until - clock()), hold._over_at - clock())
-            # From now on the server may end it so early, whatever the client hears of that.
+            # From now on the server may end it this early, whether or not the client receives the reply.
             hold._deadline = min(hold._deadline, deadline(clock(), lease))
             self._alarm(hold)
             try:
@@ -100,7 +100,7 @@ class Keeper(ABC):
                 is_new = error is not hold._failure and not isinstance(error, LockLostError)
                 if is_new and isinstance(error, RedislockError):
                     hold._renewal_failed(error)
-                # It may pass, as a lack of replicas does; the deadline tells if it does not.
+                # The failure may be temporary, such as a lack of replicas. If it is not, the deadline ends the hold.
                 hold._renew_next(clock() + LONGEST_PAUSE)
                 if isinstance(error, ConnectionFailedError | LocksClosedError):
                     hold.check()  # it was tried until the deadline
@@ -110,18 +110,18 @@ class Keeper(ABC):
 
     @abstractmethod
     async def _renewed(self, hold: BaseHold, lease: float) -> float | None:
-        """Renews the lease. Returns from when it counts; None if the hold is lost. Raises if neither is sure."""
+        """Renews the lease. Returns its start; None if the hold is lost. Raises if neither is certain."""
 
     @abstractmethod
     async def look(self, hold: BaseHold) -> None:
-        """Asks the servers whether the hold lasts, and to tell when that changes."""
+        """Asks the servers whether the hold lasts, and subscribes to changes."""
 
     @abstractmethod
     async def info(self, name: bytes) -> Info | None:
-        """Returns what the servers tell of this lock."""
+        """Returns the servers' information on this lock."""
 
     async def holders(self, wanted: Wanted) -> Info | None:
-        """Returns who holds one of these locks, if that can be asked at once."""
+        """Returns the holders of one of these locks, if the server can be asked at once."""
         try:
             async with asyncio.timeout(LOOK):
                 for name in wanted.names:
@@ -133,18 +133,19 @@ class Keeper(ABC):
 
     @abstractmethod
     def abandon(self, wanted: Wanted, token: int | None = None) -> None:
-        """Gives up whatever this request got or may still get, or, with a token, the hold that has it."""
+        """Releases all that this request got or may still get; with a token, the hold that has it."""
 
     @abstractmethod
     def call_waiters(self) -> None:
-        """Lets all who wait look around."""
+        """Makes all waiters check again."""
 
     @abstractmethod
     async def release(self, wanted: Wanted, token: int) -> bool:
-        """Whether all was still held, as far as one knows. What fails goes on in the background, unless it cannot."""
+        """Returns whether all locks were still held, as far as known. Failed releases are retried in the background if
+        possible."""
 
     def close_later(self) -> None:
-        """Ends the connections of locks that nobody has any more. Somebody may still work under a lease."""
+        """Ends the connections of locks that have no reference left. A body may still work under a lease."""
         if self.pid == os.getpid():
             self.soon(lambda: self.begin(self.close(clock() + CLOSE, gives_up=False)))
         else:
@@ -155,7 +156,7 @@ class Keeper(ABC):
             raise LocksClosedError("these locks are closed")
 
     async def _stop_waiting(self, until: float) -> None:
-        """Refuses all who wait, and waits until they have gone, and until who was granted something has it."""
+        """Fails all waiters, and waits until each has returned, with its grant if it has one."""
         self._is_closing = True
         self._find_forgotten()
         while (self._acquiring or self.taking) and clock() < until:
@@ -163,18 +164,18 @@ class Keeper(ABC):
             await asyncio.sleep(PAUSE)
 
     def end_holds(self) -> list[_Kept]:
-        """Ends all holds; returns what the servers may still have, also of what was forgotten or lost before."""
+        """Ends all holds. Returns all that the servers may still have, including forgotten and lost holds."""
         for hold in self.holds:
             hold._lose("close")
         return [kept for kept in list(self._left.values()) if clock() < kept.left_until]
 
     async def close(self, until: float, by: tuple[int, int] | None = None, *, gives_up: bool = True) -> None:
-        """Ends all holds, waits, work and connections by then, whatever the servers do.
+        """Ends all holds, waits, tasks and connections by then, whatever the servers do.
 
-        What the servers may still have is given up side by side, if `gives_up`: what a body works under when that ends,
-        or by its lease.
+        If `gives_up`, all locks that the servers may still have are released in parallel. A lock that a body works
+        under is released when the body ends, or ends with its lease.
 
-        by: the thread and task that waits for the bodies of all others; without it, bodies are not waited for.
+        by: the thread and task that waits for the bodies of all others. Without it, no bodies are awaited.
         """
         bodies_until = until - (until - clock()) / 5
         await self._stop_waiting(min(until, clock() + WAIT_MARGIN))
@@ -198,8 +199,8 @@ class Keeper(ABC):
             await self.disconnect(until)
 
     async def _end_late(self, late: set[int]) -> None:
-        """Keeps the connections while a body works, or until its lease is over: its end gives the lock up, or the
-        program's does."""
+        """Keeps the connections while a body works, or until its lease has expired. The end of the body, or of the
+        program, releases the lock."""
         while any(number in self._left and clock() < self._left[number].left_until for number in late):  # noqa: ASYNC110
             await asyncio.sleep(LONGEST_PAUSE)
         await self.disconnect(clock() + WAIT_MARGIN)
@@ -221,20 +222,20 @@ class Keeper(ABC):
         logger.warning("%s was not released: %s", wanted.name, failure)
 
     def keep(self, hold: BaseHold) -> None:
-        """Looks after the hold from now on. Any thread may call this."""
+        """Tracks the hold from now on. Any thread may call this."""
         kept = _Kept(hold._number, weakref.ref(hold), hold._wanted, hold.token, hold._granted_at)
         self._kept[hold._number] = kept
         self._alarm(hold)
 
     def drop(self, hold: BaseHold, *, is_lost: bool) -> None:
-        """Looks no more after the hold, which is over. Any thread may call this."""
+        """Stops tracking the hold, which has ended. Any thread may call this."""
         kept = self._kept.pop(hold._number, None)
         self.pinned.pop(hold, None)
         if is_lost and kept is not None:
             self._leave(kept)
 
     def _leave(self, kept: _Kept) -> None:
-        """Leaves what the server may have to its user, who may still work under it, and to its lease."""
+        """Leaves the server's hold to its user, who may still work under it, and to its lease."""
         now = clock()
         kept.left_until = now + kept.wanted.lease
         for each in list(self._left.values()):
@@ -243,34 +244,34 @@ class Keeper(ABC):
         self._left[kept.number] = kept
 
     def give_up_left(self, hold: BaseHold) -> None:
-        """Gives up what the server may still have of a lost hold, whose user has stopped. Any thread may call this."""
+        """Releases what the server may still have of a lost hold, whose user has stopped. Any thread may call this."""
         if not self._is_over and hold._number in self._left:
             self.soon(self._abandon_left, hold._number)
 
     def _abandon_left(self, number: int) -> None:
-        # In one step: close() ends the connections when nothing is left and nothing is being given up.
+        # In one step: close() ends the connections when nothing is left and no release is in flight.
         if (kept := self._left.pop(number, None)) is not None:
             self.abandon(kept.wanted, kept.token)
 
     @property
     def holds(self) -> list[BaseHold]:
-        """All that is held, without what was forgotten."""
+        """Returns all holds, without the forgotten ones."""
         holds = [kept.hold() for kept in list(self._kept.values())]
         return [hold for hold in holds if hold is not None]
 
     def _find_forgotten(self) -> list[BaseHold]:
-        """Tells of each hold that nobody has any more; returns the others. Only the event loop calls this."""
+        """Reports each hold that was garbage-collected; returns the others. Only the event loop calls this."""
         holds = []
         for kept in list(self._kept.values()):
             if (hold := kept.hold()) is not None:
                 holds.append(hold)
-            # One that another thread has given up in this moment is here no more.
+            # A hold that another thread has just released is not here any longer.
             elif self._kept.pop(kept.number, None) is not None:
                 self._forget(kept)
         return holds
 
     def _forget(self, kept: _Kept) -> None:
-        """Forgets a hold without giving it up: its user may still work under the lease that was asked for."""
+        """Forgets a hold without a release: its user may still work under the lease."""
         now, name = clock(), kept.wanted.name
         self._leave(kept)
         logger.warning(_FORGOTTEN, name)
@@ -288,7 +289,7 @@ class Keeper(ABC):
             logger.debug("the event loop is closed")
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Runs this beside all else."""
+        """Runs this as a background task."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -297,7 +298,7 @@ class Keeper(ABC):
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A server that does not answer is no surprise: the caller was told, or the deadline of the hold tells.
+            # A server that does not answer is expected: the caller has the error, or the hold's deadline reports it.
             level = logging.DEBUG if isinstance(error, RedislockError) else logging.ERROR
             logger.log(level, "work in the background failed: %s", error, exc_info=error)
 
@@ -312,21 +313,21 @@ class Keeper(ABC):
         self._nap()
 
     def _nap(self) -> None:
-        """Sleeps until something is due, and looks at the clock each second: the timer of the event loop stands still
-        while the machine sleeps."""
+        """Sleeps until something is due, and reads the clock each second: the event loop's timer stops while the
+        machine sleeps."""
         if self._timer is not None:
             self._timer.cancel()
         left = self._wake_at - clock()
         self._timer = self.loop.call_later(min(max(0.0, left), NAP), self._tick if left <= NAP else self._nap)
 
     def _tick(self) -> None:
-        # From here on a hold that is added raises an alarm, which is heard after this turn.
+        # From here on, a new hold sets an alarm, which is handled after this turn.
         self._wake_at, now, first = _NEVER, clock(), _NEVER
         for hold in self._find_forgotten():
             if now >= hold._deadline:
                 hold._lose("deadline")
                 continue
-            # What is due a little later is done in the same turn.
+            # Holds that are due a little later are renewed in the same turn.
             if hold._renew_at <= now + hold._wanted.lease * RENEW_AT / 20:
                 hold._renew_at = _NEVER
                 self.begin(self.renew(hold))
@@ -343,7 +344,7 @@ class Keeper(ABC):
             self._alarm(hold)
 
     async def _stop(self, until: float) -> None:
-        """Ends the scheduler, after all that has begun."""
+        """Ends the scheduler, after all tasks that it has started."""
         if self._timer is not None:
             self._timer.cancel()
         if self._tasks:

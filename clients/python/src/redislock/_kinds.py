@@ -1,4 +1,4 @@
-"""What Locks and AsyncLocks have in common: what their locks begin with, a lock of each kind, and a leader."""
+"""The common base of Locks and AsyncLocks: their arguments, a lock of each kind, and a leader."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from .errors import AlreadyHeldError, LockLostError, LockTimeoutError, Redislock
 logger = logging.getLogger("redislock")
 L = TypeVar("L", bound="Described[Any]")
 H = TypeVar("H", bound=BaseHold)
-#: What the server takes as the most holders of a semaphore, and as the most names at once.
+#: The most permits of a semaphore and the most names at once that the server accepts.
 HIGHEST_LIMIT, NAMES_MOST = 1_000_000, 64
-#: The longest label, in bytes: the rest of an owner tells it from others.
+#: The longest label, in bytes: the rest of an owner makes it unique.
 LABEL_MOST = 215
 
 
 class Kinds(Local, ABC, Generic[L]):
-    """Makes locks, which are of the class L."""
+    """Makes locks of the class L."""
 
-    #: Whether its clients are those of asyncio, and whether it takes several, of independent servers.
+    #: True if its clients are asyncio clients, and if it takes several, of independent servers.
     _is_async, _is_group = False, False
 
     def __init__(
@@ -107,7 +107,7 @@ class Kinds(Local, ABC, Generic[L]):
         self._begin()
 
     def _adopted(self, ticket: str, lease: float | None) -> tuple[Wanted, int, dict[str, Any]]:
-        """What a ticket of detach() says: the request, the token, and the terms of the hold."""
+        """Parses a ticket of detach(): the request, the token, and the terms of the hold."""
         if self._is_group:
             raise ValueError("a hold of Redlock cannot be adopted")
         lease = self.lease if lease is None else lease
@@ -123,7 +123,7 @@ class Kinds(Local, ABC, Generic[L]):
         return request, told["token"], {"renew": True, "max_hold": None, "lease": lease, "min_hold": 0.0}
 
     def _key(self, name: Name) -> bytes:
-        """A name of the user's, as the server knows it."""
+        """Returns a name of the user's as the server knows it."""
         return self._prefix + as_bytes(name)
 
     @abstractmethod
@@ -132,7 +132,7 @@ class Kinds(Local, ABC, Generic[L]):
 
     @abstractmethod
     def _lock(self, names: Sequence[Name], kind: Kind, limit: int | None, options: Options) -> L:
-        """A lock of these names."""
+        """Returns a lock of these names."""
 
     def lock(self, name: Name, **options: Unpack[Options]) -> L:
         """Describes an exclusive lock. Nothing is sent until it is acquired."""
@@ -184,14 +184,14 @@ class Described(Local, Generic[H]):
         self._names = tuple(locks._key(name) for name in names)
         self._kind, self._limit, self._options = kind, limit, options
         lease = options.get("lease", locks.lease)
-        #: What a request asks for, and a renewal; and what is asked for while min_hold lasts.
+        #: The leases of a request, of a renewal, and of requests while min_hold lasts.
         self._lease = lease if max_hold is None else min(lease, max_hold)
         self._min_hold, self._first_ms = min_hold or 0.0, max(FIRST_LEASE_MS, milliseconds(min_hold or 0.0))
         self._label, self._prefixed = locks._label, len(locks._prefix)
         self._inside: Inside[H] = Inside(has_owner=options.get("owner") is not None)
 
     def _refuse_twice(self, who: Hashable) -> None:
-        """Refuses to wait for what this thread or task holds itself, in a block above."""
+        """Refuses to wait for a lock that this thread or task holds itself, in an enclosing block."""
         held, is_semaphore = 0, self._kind == "semaphore"
         for block in blocks_above(who):
             hold = block.hold
@@ -208,7 +208,7 @@ class Described(Local, Generic[H]):
                     )
 
     def _request(self) -> Wanted:
-        """The request of one acquire."""
+        """Returns the request of one acquire."""
         owner = self._options.get("owner")
         return Wanted(
             self._names,
@@ -239,16 +239,16 @@ class Described(Local, Generic[H]):
         _hooks.call(hooks, "granted", name, clock() - began)
 
     def _terms(self) -> dict[str, Any]:
-        """What a hold has to know of the options."""
+        """Returns the options that a hold must know."""
         options = self._options
         renew, max_hold = options.get("renew", True), options.get("max_hold")
         return {"renew": renew, "max_hold": max_hold, "lease": self._lease, "min_hold": self._min_hold}
 
 
 class BaseLeader(Local, ABC, Generic[L, H]):
-    """Leads while it holds the lock, and stands again when it was deposed: a task of an event loop."""
+    """Leads while it holds the lock, and stands again after a loss. It is a task of an event loop."""
 
-    #: Whether a loss cancels on_elected, and on_deposed comes after that; else both may run at the same time.
+    #: True if a loss cancels on_elected before on_deposed is called. Otherwise both may run at the same time.
     _cancels: bool
     _task: asyncio.Task[None] | None = None
 
@@ -262,7 +262,7 @@ class BaseLeader(Local, ABC, Generic[L, H]):
         self._locks: Any = lock._locks
         self._lock, self._name = lock, lock._request().name
         self._on_elected, self._on_deposed, self._on_error = on_elected, on_deposed, on_error
-        #: The kind of error of which on_error was told.
+        #: The kind of error that was last reported to on_error.
         self._told: type[Exception] | None = None
         self._hold: H | None = None
 
@@ -274,7 +274,7 @@ class BaseLeader(Local, ABC, Generic[L, H]):
 
     @abstractmethod
     async def _acquire(self) -> H:
-        """Waits for the lock without an end."""
+        """Waits for the lock without a limit."""
 
     @abstractmethod
     async def _until_lost(self, hold: H) -> object:
@@ -282,7 +282,7 @@ class BaseLeader(Local, ABC, Generic[L, H]):
 
     @abstractmethod
     async def _call(self, call: Callable[[Any], object] | None, what: object) -> None:
-        """Calls what the user gave to its end."""
+        """Calls the user's function and waits for its end."""
 
     async def _stand(self) -> None:
         while not self._locks._is_closed:
@@ -346,6 +346,6 @@ class BaseLeader(Local, ABC, Generic[L, H]):
 
     async def _resign(self, task: asyncio.Task[None]) -> None:
         task.cancel()
-        # Not gather: on_elected may call this, and what ends that must not cancel the task another time.
+        # Not gather: on_elected may call this, and its end must not cancel the task again.
         await asyncio.wait((task,))
         await self._give_up()  # if its end was cut short

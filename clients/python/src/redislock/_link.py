@@ -21,29 +21,29 @@ from ._settings import Login, named
 from .errors import ConnectionFailedError
 
 logger = logging.getLogger("redislock")
-#: Seconds for which a new connection is kept though its server says that it is no primary.
+#: Seconds for which a new connection is kept though its server says that it is not a primary.
 STAYS = 1.0
 
 
 R = TypeVar("R")
-#: What servers and proxies that speak RESP2 alone say to HELLO.
+#: Replies to HELLO of servers and proxies that speak only RESP2.
 _NO_HELLO = re.compile(r"NOPROTO|.*(unknown|unsupported) command", re.IGNORECASE)
 
 
 class Broken(Exception):
-    """The connection ended, was never made, or the server did not answer in time."""
+    """The connection ended or was never made, or the server did not answer in time."""
 
-    #: Whether the request may have reached the server.
+    #: True if the request may have reached the server.
     was_sent = False
 
 
 def by_tls(login: Login) -> str:
-    """What may be why a connection is not made in time."""
+    """Suggests TLS settings as a possible cause if a connection is not made in time."""
     return ", with TLS, which it may not speak" if login.tls else ""
 
 
 def unreached(error: BaseException, address: Address | None, login: Login) -> ConnectionFailedError:
-    """What a caller is told where no server has answered, with what the system or a provider of passwords has said."""
+    """Makes the error for an unreachable server, with the message of the system or of a provider of passwords."""
     text = str(error) or f"no connection to {named(address)} in time{by_tls(login)}"
     host, port = address or ("", 0)
     failure = ConnectionFailedError(f"no server answered in time: {text}", host=host, port=port)
@@ -52,14 +52,14 @@ def unreached(error: BaseException, address: Address | None, login: Login) -> Co
 
 
 def _no_password(name: str, error: Exception) -> Broken:
-    """What is said of a provider that failed. It is asked again for the next connection."""
+    """Makes the error for a provider that failed. It is asked again for the next connection."""
     return Broken(f"could not get the credentials for {name}: {type(error).__name__}: {error}")
 
 
 def in_thread(name: str, call: Callable[[], R]) -> Future[R]:
-    """What this returns or raises, called in a thread of its own; RuntimeError if none can be started.
+    """Calls this in a thread of its own, and returns its outcome; RuntimeError if no thread can be started.
 
-    The executor that asyncio uses has few threads. It ends before the last threads of a program, or when that ends it.
+    asyncio's executor has few threads, and it ends before the last threads of a program, or when it is ended.
     """
     done: Future[R] = Future()
     done.set_running_or_notify_cancel()  # whoever waits for it may be cancelled, the call is not
@@ -75,21 +75,21 @@ def in_thread(name: str, call: Callable[[], R]) -> Future[R]:
 
 
 async def _addresses(host: str, port: int) -> list[str]:
-    """The addresses of a host, at least one.
+    """Returns the addresses of a host, at least one.
 
-    A thread of its own looks them up, or this one if no thread can be started any more.
+    A thread of its own looks them up, or this one if no thread can be started.
     """
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     try:
         found = await asyncio.wrap_future(in_thread("redislock-names", look_up))
     except RuntimeError:
         found = look_up()
-    # In the order in which they came, and each once.
+    # Each address once, in the order of the results.
     return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
 def _refusal(name: str, command: Command, reply: ReplyError) -> ReplyError:
-    """What a server has against a login, and what can be done about it."""
+    """Explains a server's refusal of a login, with a remedy."""
     text = str(reply)
     if command[0] == "HELLO" and _NO_HELLO.match(text):
         what = text.partition(", with args")[0]
@@ -100,7 +100,7 @@ def _refusal(name: str, command: Command, reply: ReplyError) -> ReplyError:
 
 
 def check_version(name: str, login: Login, reply: Any) -> None:
-    """Logs that the module of this server is too old. One that is missing is reported by the first request."""
+    """Logs that the module of this server is too old. A missing module is reported by the first request."""
     old = module_version(reply)
     if old is not None and old < MODULE_VERSION_MIN and name not in login.outdated:
         login.outdated.add(name)
@@ -109,10 +109,10 @@ def check_version(name: str, login: Login, reply: Any) -> None:
 
 
 class Link(asyncio.Protocol):
-    """A connection over which requests of many tasks go one behind the other; pushes come in between."""
+    """A connection that pipelines the requests of many tasks; pushes arrive in between."""
 
     def __init__(self, name: str, on_push: Callable[[Push], None], on_end: Callable[[Link], None]) -> None:
-        #: The address, and where that led to, for people to read.
+        #: The configured address, and the one that it led to, for people to read.
         self.name, self.peer = name, ""
         self._parser = Parser()
         self._pending: deque[asyncio.Future[Any]] = deque()
@@ -120,9 +120,9 @@ class Link(asyncio.Protocol):
         self._on_push, self._on_end = on_push, on_end
         self._loop = asyncio.get_running_loop()
         self.is_open, self.opened = False, clock()
-        #: Whether a reply did not come in time. What was sent may still reach the server.
+        #: True if a reply did not arrive in time. The request may still reach the server.
         self.is_given_up = False
-        #: Whether the server tells of what becomes of the keys that were read here.
+        #: True if the server reports changes of the keys that were read here.
         self.is_told = False
         #: The last reply to HELLO.
         self.hello: Any = None
@@ -137,9 +137,9 @@ class Link(asyncio.Protocol):
         *,
         is_told: bool = False,
     ) -> Link:
-        """A new connection.
+        """Opens a new connection.
 
-        Raises Broken if there is none in time, ReplyError if the server refuses the login.
+        Raises Broken if it cannot be made in time, ReplyError if the server refuses the login.
         """
         link = cls(named(address), on_push, on_end)
         try:
@@ -187,11 +187,11 @@ class Link(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a reply is missing."""
+        """True if a reply is missing."""
         return bool(self._pending)
 
     def send(self, *command: Any) -> asyncio.Future[Any]:
-        """Sends at once and in order; the future has the reply, a ReplyError among them, or Broken."""
+        """Sends at once and in order. The future yields the reply, which may be a ReplyError, or raises Broken."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
             future.set_exception(Broken(f"the connection to {self.name} is closed"))
@@ -202,7 +202,8 @@ class Link(asyncio.Protocol):
         return future
 
     async def call(self, command: Command, timeout: float) -> Any:
-        """The reply. If none comes in time the connection is given up, for nobody knows what else is missing."""
+        """Returns the reply. If none arrives in time, the connection is closed, because other replies may be missing,
+        too."""
         future = self.send(*command)
         alarm = self._loop.call_later(timeout, self._too_late, future, timeout)
         try:
@@ -216,7 +217,7 @@ class Link(asyncio.Protocol):
             self._fail(Broken(f"no reply from {self.name} for {timeout:.1f} s"))
 
     def close(self) -> None:
-        """Ends the connection; all who wait for a reply are told Broken."""
+        """Ends the connection. All who wait for a reply get Broken."""
         self._fail(Broken(f"the connection to {self.name} was closed"))
 
     def _fail(self, error: Exception) -> None:
@@ -231,7 +232,7 @@ class Link(asyncio.Protocol):
         if was_open:
             self._on_end(self)
 
-    # What asyncio calls.
+    # The callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -260,7 +261,7 @@ class Link(asyncio.Protocol):
 
 
 def is_old(link: Link | BlockingLink) -> bool:
-    """Whether this address may lead to another server by now. A server that is no primary is not left more often."""
+    """Returns whether this address may lead to another server by now. This limits how often a non-primary is left."""
     return clock() >= link.opened + STAYS
 
 
@@ -303,7 +304,7 @@ class BlockingLink:
         return opened if login.tls is None else login.tls.wrap_socket(opened, server_hostname=host)
 
     def call(self, command: Command, until: float) -> Any:
-        """The reply, a ReplyError among them. After an exception the connection is of no use."""
+        """Returns the reply, which may be a ReplyError. After an exception, the connection is unusable."""
         try:
             self._socket.settimeout(max(until - clock(), 0.01))
             self._socket.sendall(pack(*command))
@@ -320,7 +321,7 @@ class BlockingLink:
 
 
 class Pool:
-    """Blocking connections for threads, at most `most` of them at work."""
+    """Blocking connections for threads, at most `most` of them in use."""
 
     def __init__(self, login: Login, most: int) -> None:
         self._login = login
@@ -329,7 +330,7 @@ class Pool:
         self._is_closed = False
 
     def call(self, address: Address, command: Command, until: float) -> Any:
-        """The reply, a ReplyError among them; Broken if there is none by then, connecting included."""
+        """Returns the reply, which may be a ReplyError. Raises Broken if there is none by then, connecting included."""
         if not self._places.acquire(timeout=max(until - clock(), 0.01)):
             raise Broken("all connections are busy")
         try:
@@ -351,7 +352,8 @@ class Pool:
             self._places.release()
 
     def leave(self, address: Address) -> bool:
-        """Ends the idle connections to a server that is no primary. Returns whether a new one may lead to another."""
+        """Closes the idle connections to a server that is not a primary. Returns whether a new one may lead to another
+        server."""
         known = self._idle.get(address, [])
         old = [link for link in known if is_old(link)]
         for link in old:
@@ -360,7 +362,7 @@ class Pool:
         return bool(old)
 
     def close(self) -> None:
-        """Ends all idle connections; those that are busy end after their reply."""
+        """Closes all idle connections. Busy ones are closed after their reply."""
         self._is_closed = True
         for idle in list(self._idle.values()):
             while idle:

@@ -1,4 +1,4 @@
-"""A wait for several locks at once, over connections of its own: LOCK.MACQUIRE knows no QUEUE."""
+"""A wait for several locks at once, over connections of its own, since LOCK.MACQUIRE has no QUEUE."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _BETWEEN = KEEP_MS / 1000 / ASKS_IN_KEEP
 class Several:
     """One such wait.
 
-    The request is sent again and again, over two connections in turn. The newer one takes over the place of the older
-    one, which is answered then: so each connection shows that it works, and a grant that was swallowed is found.
+    The request is repeated over two connections in turn. The newer request takes over the position of the older one,
+    which is answered then. So each connection proves that it works, and a grant whose reply was lost is found.
     """
 
     def __init__(self, core: Core, wanted: Wanted, wait: float | None, began: float) -> None:
@@ -50,7 +50,7 @@ class Several:
         self._links: list[Link] = []
 
     async def grant(self) -> Grant | None:
-        """The grant; None if the time is over."""
+        """Returns the grant; None if the time is up."""
         core, wanted, wait, began = self._core, self._wanted, self._wait, self._began
         try:
             if (grant := await core.ask(wanted, ask_until(wait, began))) is not None:
@@ -79,7 +79,8 @@ class Several:
                 core.several.leave(waiter)
                 self._close()
             if isinstance(reply, int):
-                # It was granted at some time of the wait, and may last for this long still. If it is lost, asks again.
+                # It was granted at some time during the wait, and may last for this much longer. If it is lost, asks
+                # again.
                 grant = await core.begin_hold(wanted, reply, clock() + self._lease_ms / 1000)
                 if grant is not None:
                     return grant
@@ -91,7 +92,7 @@ class Several:
         return wanted.is_named and any(hold._wanted.owner == wanted.owner for hold in self._core.keeper.holds)
 
     async def _may_connect(self, waiter: Waiter) -> bool:
-        """Waits for a place among the connections that wait, unless the owner holds a lock; False if the time ends."""
+        """Waits for one of the waiting connections, unless the owner holds a lock. Returns False if the time is up."""
         core = self._core
         while True:
             core.refuse_if_closing()
@@ -103,7 +104,7 @@ class Several:
             await core.sleep(waiter.turn, min(left, LONG))
 
     async def _stay(self, until: float) -> Any:
-        """Keeps the place in the queues until then. Returns nil also if the server said that another is to be asked."""
+        """Keeps the queue positions until then. Also returns nil if the server redirected the request."""
         core, wanted = self._core, self._wanted
         await core.servers.find_for(wanted.names[0])
         address = core.address(wanted.names[0])
@@ -142,7 +143,7 @@ class Several:
         return link
 
     async def _heed(self, error: ReplyError, address: Address) -> None:
-        """Learns from an error of the server; raises what will not pass."""
+        """Learns from an error of the server; raises permanent ones."""
         core, text = self._core, str(error)
         verdict = judge(text)
         if (most := longest_wait_ms(text)) is not None:

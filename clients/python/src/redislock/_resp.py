@@ -1,4 +1,4 @@
-"""The protocol between client and server (RESP3): bytes in, replies out. No input or output of its own."""
+"""The protocol between client and server (RESP3): bytes in, replies out. Does no I/O."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ Word = bytes | str | int
 Command = tuple[Word, ...]
 
 
-#: What a server of TLS answers where a client speaks none: an alert, of any of its versions.
+#: The answer of a TLS server to a client that does not speak TLS: an alert, of any version.
 _ALERT = b"\x15\x03"
 
 
 class ReplyError(Exception):
-    """An error that the server has replied; its text begins with a code, as LOCKKIND."""
+    """An error reply of the server. Its text begins with a code, such as LOCKKIND."""
 
 
 class Push(list[Any]):
-    """What the server tells unasked."""
+    """A message that the server sends unasked."""
 
 
 class _Incomplete(Exception):
@@ -26,7 +26,7 @@ class _Incomplete(Exception):
 
 
 def pack(*words: Word) -> bytes:
-    """A command as the server reads it."""
+    """Encodes a command for the server."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         data = word if isinstance(word, bytes) else str(word).encode()
@@ -35,14 +35,14 @@ def pack(*words: Word) -> bytes:
 
 
 class Parser:
-    """Turns what arrives, in pieces of any size, into replies."""
+    """Parses arriving bytes, in pieces of any size, into replies."""
 
     def __init__(self) -> None:
         self._data = bytearray()
         self._at = 0
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """Takes what has arrived and yields each reply that is complete now."""
+        """Takes arriving bytes, and yields each reply that is complete now."""
         self._data += data
         while self._at < len(self._data):
             begin = self._at

@@ -20,25 +20,25 @@ from .errors import ConnectionFailedError, LocksClosedError, RedislockError, tra
 
 logger = logging.getLogger("redislock")
 
-#: How many redirections are followed at once. Nodes that send a request to each other want a pause.
+#: The number of redirections that are followed without a pause. Two nodes may redirect to each other.
 _HOPS = 2
-#: What a server says that is no primary, or that may be none any more.
+#: Error codes of a server that is not a primary, or that may have ceased to be one.
 NOT_ME = ("READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED", "QUARANTINE")
-#: Seconds after which the same is logged again.
+#: Seconds after which the same message is logged again.
 SILENT = 30.0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply, and when the request was sent that got it."""
+    """A reply, and the time when its request was sent."""
 
     reply: Any
     sent: float
-    #: Whether the request was sent before and not answered: it may have been done then.
+    #: True if the request was sent before and not answered: it may have been executed then.
     is_repeated: bool = False
-    #: Whether one that was sent before may still come: nobody knows what becomes of a connection that was given up.
+    #: True if an earlier copy may still arrive, because the fate of an abandoned connection is unknown.
     may_come_late: bool = False
-    #: The connection over which it came.
+    #: The connection that delivered it.
     link: Link | None = None
 
 
@@ -54,27 +54,27 @@ class Servers:
         self._links: dict[Address, Link] = {}
         self._gates: dict[Address | None, tuple[asyncio.Lock, list[None]]] = {}
         self._is_closed = False
-        #: Servers whose connection has ended, and what others have said that are no primaries, and when.
+        #: Servers whose connection has ended, and servers that others reported as no primaries, with the time.
         self._away: set[Address] = set()
         self._refused: dict[Address | None, tuple[str, float]] = {}
-        #: Called with the address of a server to which there is a connection again.
+        #: Called with the address of a server that is connected again.
         self.on_return: Callable[[str], None] = lambda where: None
         #: Called with names that have changed, or with None if any may have.
         self.on_change: Callable[[list[bytes] | None], None] = lambda names: None
 
-    # Where the servers are.
+    # Addresses.
 
     def address(self, name: bytes) -> Address | None:
-        """The server of this lock, as far as it is known."""
+        """Returns the server of this lock, if known."""
         return self._slots.get(key_slot(name)) if self._settings.mode == "cluster" else self._primary
 
     def unknown(self) -> Broken:
-        """What is said where nobody knows the server of a lock."""
+        """Makes the error for a lock whose server is unknown."""
         asked = self._nodes or [address for address, _ in self._sentinels]
         return Broken(f"{', '.join(named(each) for each in asked)} did not say which server is the primary")
 
     def forget(self, address: Address | None) -> None:
-        """Notes that this server may be the primary no more."""
+        """Records that this server may have ceased to be the primary."""
         if self._settings.mode == "cluster":
             self._slots = {slot: at for slot, at in self._slots.items() if at != address}
         elif self._settings.mode == "sentinel" and self._primary == address:
@@ -86,7 +86,7 @@ class Servers:
             await self._find()
 
     async def _find(self) -> None:
-        """Asks where the primary is, or the primaries of a cluster; leaves it unknown if nobody can tell."""
+        """Looks up the primary, or the primaries of a cluster. Leaves it unknown if no server can tell."""
         if self._settings.mode == "cluster":
             await self._find_cluster()
             return
@@ -115,7 +115,7 @@ class Servers:
 
     @staticmethod
     async def _ask(address: Address, login: Any, *command: Any) -> Any:
-        """The reply of a server that is asked nothing else, or None."""
+        """Returns the reply of a server over a separate connection, or None."""
         try:
             link = await Link.connect(address, login)
         except (Broken, ReplyError):
@@ -130,12 +130,12 @@ class Servers:
     # Connections.
 
     def ready(self, address: Address | None) -> Link | None:
-        """The connection to this server, if there is one."""
+        """Returns the connection to this server, if there is one."""
         link = self._links.get(address) if address else None
         return link if link is not None and link.is_open else None
 
     async def _gate(self, address: Address | None, work: Callable[[], Any]) -> Any:
-        """Lets one task after the other connect, in the order in which they came."""
+        """Lets tasks connect one at a time, in order of arrival."""
         lock, inside = self._gates.setdefault(address, (asyncio.Lock(), []))
         inside.append(None)
         try:
@@ -145,7 +145,7 @@ class Servers:
             inside.pop()
 
     async def link(self, name: bytes, at: Address | None = None) -> Link:
-        """The connection to the server of this lock. The caller that is first here sends first."""
+        """Returns the connection to the server of this lock. The first caller here sends first."""
         address = at or self.address(name)
         if address is None:
             await self._gate(None, lambda: self.find_for(name))
@@ -169,7 +169,7 @@ class Servers:
         return link
 
     def _answers(self, address: Address | None, link: Link) -> None:
-        """Tells of a server that answers again, or of another one that does in its place."""
+        """Reports a server that answers again, or that answers in another one's place."""
         if address in self._away:
             self._away.discard(address)
             logger.info("reconnected to %s%s", link.name, link.peer)
@@ -194,11 +194,11 @@ class Servers:
     # Requests.
 
     def is_final(self, verdict: Verdict) -> bool:
-        """Whether the caller is told of an error. One server alone cannot be left for another one."""
+        """Returns whether the caller gets the error. With only one server, there is no other to try."""
         return verdict.step is Step.FAIL or (verdict.step is Step.MOVED and self._settings.mode == "single")
 
     def moved(self, slot: int, to: Address, by: Address | None) -> None:
-        """A server says that another one has this slot."""
+        """Records that a server says another one has this slot."""
         self._slots[slot] = (to[0] or (by or to)[0], to[1])
 
     async def request(
@@ -212,13 +212,13 @@ class Servers:
         is_read: bool = False,
         failed: Callable[[RedislockError], object] | None = None,
     ) -> Answer:
-        """The reply of the server that has this lock. Repeats the request until then; raises what is refused.
+        """Returns the reply of the server that has this lock. Repeats the request until then; raises refusals.
 
-        until: without an end, until no server has replied for server_timeout.
+        until: without a time, until no server has replied for server_timeout.
 
-        is_read: a replica would answer, too. What it says does not count.
+        is_read: a replica would answer, too, but its answer does not count.
 
-        failed: is told of each attempt that failed.
+        failed: called after each failed attempt.
         """
         pause, hops, asking = PAUSE, 0, False
         failure: ConnectionFailedError | None = None
@@ -248,7 +248,7 @@ class Servers:
             except (Broken, TimeoutError) as error:
                 at, asking = None, False
                 self.forget(address)
-                # The last try may have been cut short, which says nothing: what was told just before says more.
+                # The last try may have been cut short, so its error says nothing. The one before it says more.
                 if failure is None or (error.args and clock() - heard > ATTEMPT):
                     failure = unreached(error, address, self._login)
             except ReplyError as error:
@@ -271,7 +271,7 @@ class Servers:
         raise failure
 
     def refusal(self, address: Address | None, text: str, wanted: Wanted | None) -> ConnectionFailedError:
-        """What a server has said, and which. Logs it where somebody waits, once for a while."""
+        """Makes the error for a server's refusal. If a caller waits, logs it, once per interval."""
         where = named(address)
         if text.startswith("READONLY"):
             where += ": this address leads to a replica, not to the primary"
@@ -286,7 +286,7 @@ class Servers:
         return ConnectionFailedError(said, host=host, port=port)
 
     def _heed(self, verdict: Verdict, address: Address | None) -> bool:
-        """Notes where this server has sent the request on to, or that it is no primary. Whether it has sent it on."""
+        """Records a redirection, or that this server is not a primary. Returns whether it redirected the request."""
         if verdict.step is Step.AGAIN:
             self.forget(address)
             return False
@@ -295,9 +295,9 @@ class Servers:
         return True
 
     def leave(self, address: Address | None) -> bool:
-        """Ends the connection to a server that says it is no primary, unless it is new.
+        """Ends the connection to a server that says it is not a primary, unless it is new.
 
-        Returns whether it did: then the address is to be looked up again, for it may lead to another server by now.
+        Returns whether it did. The address is then looked up again, since it may lead to another server by now.
         """
         self.forget(address)
         link = self.ready(address)
@@ -308,7 +308,7 @@ class Servers:
 
 
 def _send_ahead(link: Link, first: Command | None, asking: bool, is_read: bool) -> asyncio.Future[Any] | None:
-    """Sends what comes before a request. Returns what the server will say of its role, if that is wanted."""
+    """Sends what must precede a request. Returns the server's reply on its role, if that is wanted."""
     role = link.send("HELLO") if is_read else None
     if first is not None:
         if asking:
@@ -322,10 +322,10 @@ def _send_ahead(link: Link, first: Command | None, asking: bool, is_read: bool) 
 async def _reply(
     link: Link, command: Command, seconds: float, wanted: Wanted | None, role: asyncio.Future[Any] | None
 ) -> Any:
-    """The reply to this. The request for which it is sent is told what becomes of it.
+    """Returns the reply to this command. Records the outcome in the request that it is sent for.
 
-    role: the server's role, asked before the command. It is asked again after it, for a replica has no locks while it
-    is filled, and roles may change in between.
+    role: the server's role, asked before the command. It is asked again afterwards, because a replica has no locks
+    while it synchronizes, and roles may change in between.
     """
     if role is not None:
         answer = link.send(*command)

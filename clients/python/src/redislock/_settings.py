@@ -1,7 +1,7 @@
-"""Reads from a client of redis-py or valkey-py where its servers are and how to log in.
+"""Reads from a redis-py or valkey-py client where its servers are and how to log in.
 
-The library opens connections of its own with these settings. So a lock never uses up the pool of
-the client, and the retries of the client never repeat a wait.
+The library opens its own connections with these settings. So a lock never uses up the pool of the client, and the
+client's retries never repeat a wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FILES = ("ssl_certfile", "ssl_keyfile", "ssl_password")
 
 @dataclass(frozen=True)
 class Login:
-    """How to begin a connection."""
+    """The login of a connection."""
 
     username: str | None = None
     password: str | None = None
@@ -30,11 +30,11 @@ class Login:
     tls: ssl.SSLContext | None = None
     timeout: float = ATTEMPT
     name: str = "redislock"
-    #: Whether it is that of an asyncio client, which asks its provider without blocking.
+    #: True for an asyncio client, whose provider is called without blocking.
     is_async: bool | None = False
-    #: The server in this process that stands in for one (redislock.testing); None where there is a network.
+    #: The in-process server (redislock.testing); None for a network connection.
     door: Any = None
-    #: The servers whose module was found too old, which is logged once.
+    #: The servers whose module was found too old, which is logged once each.
     outdated: set[str] = field(default_factory=set, compare=False)
 
     def handshake(self) -> list[Command]:
@@ -60,14 +60,14 @@ class Login:
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the servers are. An address with port 0 is the path of a socket."""
+    """The addresses of the servers. One with port 0 is the path of a socket."""
 
     mode: Mode
     addresses: tuple[Address, ...]
     login: Login
-    #: Most connections of the sync client that do not wait.
+    #: The most connections of the sync client for requests that do not wait.
     pool: int = 16
-    #: Seconds for which no server may answer, where a wait has no end; and how many wait in the queue of one lock.
+    #: Seconds for which no server may answer during an unlimited wait, and the most waiters in the queue of one lock.
     server_timeout: float = PATIENCE
     max_queued: int = WAITING
     service: str = ""
@@ -75,7 +75,8 @@ class Settings:
 
 
 def settings_of(client: Any) -> Settings:
-    """The settings of a client: Redis, Valkey, RedisCluster, ValkeyCluster, or what Sentinel.master_for gives."""
+    """Returns the settings of a client: Redis, Valkey, RedisCluster, ValkeyCluster, or the result of
+    Sentinel.master_for."""
     if isinstance(known := getattr(client, "redislock_settings", None), Settings):
         return known
     if hasattr(client, "nodes_manager"):
@@ -101,7 +102,7 @@ def settings_of(client: Any) -> Settings:
 
 
 def settings_of_all(clients: Sequence[Any]) -> list[Settings]:
-    """The settings of independent servers. One that is named twice would be a majority of its own."""
+    """Returns the settings of independent servers. A server that is named twice would be a majority of its own."""
     if len(clients) < 3 or len(clients) % 2 == 0:
         raise ValueError(f"an odd number of servers is needed, three or more, not {len(clients)}")
     found = [settings_of(client) for client in clients]
@@ -114,7 +115,7 @@ def settings_of_all(clients: Sequence[Any]) -> list[Settings]:
 
 
 def named(address: Address | None) -> str:
-    """A server, as an error names it."""
+    """Returns a server's name for errors."""
     host, port = address or ("an unknown server", 0)
     return f"{host}:{port}" if port else host
 

@@ -1,4 +1,4 @@
-"""The locks of a server in the process, and its commands: what redislock.testing is made of."""
+"""The locks of an in-process server, and its commands: the core of redislock.testing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._rules import clock
 
 #: The longest lease, in milliseconds: the default of redislock.max-lease.
 _LEASE_MOST = 3_600_000
-#: How a lock is held or wanted, and by how many a semaphore is.
+#: The mode of a hold or a wait, and the number of permits of a semaphore.
 _Mode = tuple[str, int | None]
 _LATER = object()
 
@@ -53,7 +53,7 @@ class _Lock:
         return [hold.mode for hold in self.holds.values()] + [wait.mode for wait in self.queue]
 
     def blockers(self, owner: bytes) -> list[_Hold | _Wait]:
-        """The holds of others, and the waits before that of this owner."""
+        """Returns the holds of other owners, and the waits ahead of this owner's wait."""
         holds = [hold for hold in self.holds.values() if hold.owner != owner]
         return [*holds, *takewhile(lambda wait: wait.owner != owner, self.queue)]
 
@@ -75,7 +75,7 @@ class Table:
         self._tokens = itertools.count(time.time_ns() // 1000)
 
     def detach(self, connection: Connection) -> None:
-        """Notes that this connection has ended, and what waited over it."""
+        """Ends the waits over this connection, which has ended."""
         with self._guard:
             for tracking in self._tracking.values():
                 tracking.discard(connection)
@@ -84,7 +84,7 @@ class Table:
                     self._leave(wait)
 
     def answer(self, connection: Connection, words: list[bytes]) -> None:
-        """Does a command, and sends the reply unless the request waits."""
+        """Executes a command, and sends the reply unless the request waits."""
         with self._guard:
             self.tick()
             try:
@@ -95,7 +95,7 @@ class Table:
                 connection.send(reply)
 
     def next_due(self) -> float:
-        """Returns when a lease or a wait ends next."""
+        """Returns the next time at which a lease or a wait ends."""
         with self._guard:
             dues = [hold.until for lock in self._locks.values() for hold in lock.holds.values()]
             dues += [wait.until for lock in self._locks.values() for wait in lock.queue]
@@ -143,7 +143,7 @@ class Table:
         is_another = any((wait.mode, set(wait.names)) != (mode, set(names)) for wait in its)
         if is_another and waits:
             self._drop_waits(names, owner)  # which loses the position
-        # One that does not wait stays behind what its owner waits for in another way.
+        # A request that does not wait stays behind its owner's wait in another mode.
         if (waits or not is_another) and all(lock.fits(owner, mode) for lock in locks):
             self._drop_waits(names, owner)
             return self._grant(names, owner, mode, lease)
@@ -156,7 +156,7 @@ class Table:
         return _LATER if wait.connection else None
 
     def _again(self, names: list[bytes], held: list[_Hold], mode: _Mode, until: float) -> int:
-        """The same owner again: the same token, and the longer lease."""
+        """The same owner asks again: it gets the same token, and the longer lease."""
         had = {(hold.token, hold.mode) for hold in held}
         is_lowered = len(names) == 1 and held[0].mode[0] == "exclusive"  # a writer may go on as a reader
         if len(held) < len(names) or len(had) > 1 or not (held[0].mode == mode or is_lowered):
@@ -192,7 +192,7 @@ class Table:
             queue[at : at + 1] = [wait]
 
     def _refuse_deadlock(self, wait: _Wait) -> None:
-        """Refuses a wait that would never end, since those it waits for wait for its owner."""
+        """Refuses a wait that would never end, because the owners that it waits for wait for its owner."""
 
         def chain(each: _Wait, seen: tuple[bytes, ...]) -> list[str]:
             for name in each.names:
@@ -262,10 +262,10 @@ class Table:
         counts = {"holds": len(lock.holds), "waiters": len(lock.queue)}
         return {"kind": kind, "limit": limit, "holders": holders, "queue": queue, **counts}
 
-    # What follows from a change.
+    # The consequences of a change.
 
     def tick(self) -> None:
-        """Ends the leases and waits whose time is over."""
+        """Ends the leases and waits whose time is up."""
         with self._guard:
             now = clock()
             for name, lock in list(self._locks.items()):
@@ -285,7 +285,7 @@ class Table:
                 self._leave(wait)
 
     def _leave(self, wait: _Wait) -> None:
-        """Ends a wait in vain, which may let in others."""
+        """Ends a wait without a grant, which may admit others."""
         self._unqueue(wait)
         if wait.connection is not None:
             wait.connection.send(None)
@@ -298,7 +298,7 @@ class Table:
                 lock.queue.remove(wait)
 
     def _changed(self, name: bytes) -> None:
-        """Serves the blocked requests whose turn it is, and notifies the clients that track this lock."""
+        """Grants to blocked requests whose turn it is, and notifies the clients that track this lock."""
         for connection in self._tracking.pop(name, set()):
             connection.send(Push(["invalidate", [name]]))
         lock = self._locks.get(name)
@@ -312,7 +312,7 @@ class Table:
 
 
 class Connection:
-    """One end of a connection to a server in the process."""
+    """One end of a connection to an in-process server."""
 
     def __init__(self, table: Table) -> None:
         self.table, self._parser, self.tracks = table, Parser(), False
@@ -351,7 +351,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def packed(value: Any) -> bytes:
-    """A reply in RESP3."""
+    """Encodes a reply in RESP3."""
     if value is None:
         return b"_\r\n"
     if isinstance(value, int):

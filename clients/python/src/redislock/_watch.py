@@ -1,4 +1,4 @@
-"""Says in the log what is waited for for long, and who holds it."""
+"""Logs long waits, with the holder of the lock."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from ._keeper import Keeper
 
 logger = logging.getLogger("redislock")
-#: Seconds of a wait after which it is looked whether these very locks hold it, and from which on it is told.
+#: Seconds of a wait after which these same locks are checked for a hold, and after which it is logged.
 _OWN, _LONG = 1.0, 30.0
 
 
 class Watch:
-    """Looks at one wait after a second, after half a minute, and at each doubling of that."""
+    """Checks one wait after a second, after half a minute, and at each doubling of that."""
 
     def __init__(self, keeper: Keeper, wanted: Wanted, began: float) -> None:
         self._keeper, self._wanted, self._began = keeper, wanted, began
         self._timer = keeper.loop.call_later(began + _OWN - clock(), self._look)
 
     def end(self) -> None:
-        """The wait is over."""
+        """Ends the watch with the wait."""
         self._timer.cancel()
 
     def _next(self, seconds: float) -> None:
@@ -48,7 +48,7 @@ class Watch:
             self._keeper.begin(self._say(seconds))
 
     def _is_first(self, what: str) -> bool:
-        """Whether nobody who waits for this lock has said so for a while."""
+        """Returns whether no waiter for this lock has logged this for a while."""
         said, key, now = self._keeper.said, f"{what} {self._wanted.names}", clock()
         for old in [name for name, at in said.items() if now >= at + _LONG * 0.9]:
             del said[old]

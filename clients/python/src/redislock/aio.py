@@ -121,7 +121,7 @@ class AsyncHold(BaseHold):
                 logger.exception("the function for the loss of %s failed", self.name)
         if reason == "close" and self._body is asyncio.current_task():
             return  # the body closes its own locks, which must come to an end
-        # A moment later, when the body waits for something: it may be the body that has just looked.
+        # Not before the body next waits: it may be the body that has just noticed.
         self._keeper.soon(self._cancel_body)
 
     def _cancel_body(self) -> None:
@@ -136,7 +136,7 @@ class AsyncHold(BaseHold):
         self._pin()
 
     def _leave(self, kind: type[BaseException] | None) -> bool:
-        """Ends the body. Returns whether it ended because the loss of the lock cancelled it, and for nothing else."""
+        """Ends the body. Returns whether the loss of the lock was the only reason for its cancellation."""
         body, self._body = self._body, None
         self._unpin()
         if body is None or not self._has_cancelled:
@@ -210,12 +210,12 @@ class AsyncLocks(Kinds[AsyncLock]):
 
     def _begin(self) -> None:
         self._kept: Core | Group | None = None
-        # Weakly: what nothing else refers to, as its event loop does, has no connections.
+        # Weakly: an object without other references, like its event loop, has no connections.
         self._to_close: list[weakref.ref[Core | Group]] = []
         weakref.finalize(self, _close_later, self._to_close).atexit = False
 
     def _core(self) -> Core | Group:
-        """What talks with the servers, in this event loop of this process."""
+        """The core of this event loop and process, which talks to the servers."""
         loop = asyncio.get_running_loop()
         if self._is_closed:
             raise LocksClosedError("these locks are closed")

@@ -38,7 +38,7 @@ def _is_given_up(hold: Hold | AsyncHold) -> bool:
 
 class _Base:
     _kind: type[Locks | AsyncLocks]
-    #: Those of each client.
+    #: The locks objects made for each client.
     _made: weakref.WeakKeyDictionary[Any, Any]
 
     def __init__(
@@ -58,16 +58,16 @@ class _Base:
         self.raise_on_release_error = raise_on_release_error
         self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
         self.local.token = None
-        #: What each thread or task has acquired: one whose lock was lost must not release that of the next one.
+        #: The hold of each thread or task: one that lost the lock must not release the next holder's.
         self._own: weakref.WeakKeyDictionary[Any, Hold | AsyncHold] = weakref.WeakKeyDictionary()
         self._inside: Inside[Any] = Inside(has_owner=False)
 
     def _who(self) -> Any:
-        """The thread or the task that runs."""
+        """Returns the running thread or task."""
         return threading.current_thread()
 
     def _lock(self, blocking: bool | None, blocking_timeout: float | None, token: str | bytes | None) -> Any:
-        """A lock of this library's own, for one acquire."""
+        """Makes a lock of this library for one acquire."""
         if self.redis not in self._made:
             self._made[self.redis] = self._kind(self.redis)
         waits = self.blocking if blocking is None else blocking
@@ -75,7 +75,8 @@ class _Base:
         limit = None if limit is None else max(0, limit)
         options: Options = {"wait": limit if waits else 0, "lease": self.timeout or LEASE, "renew": not self.timeout}
         if token is not None:
-            # As there, nobody has the lock by the token of another: with one owner the server would give it to both.
+            # As in redis.lock.Lock, a token cannot be used to share a lock: with one owner, the server would grant it
+            # to both.
             tail = f":{uuid.uuid4()}".encode()
             options["owner"] = as_bytes(token)[: OWNER_MOST - len(tail)] + tail
         return self._made[self.redis].lock(self.name, **options)
@@ -87,7 +88,8 @@ class _Base:
         return True
 
     def _known(self) -> Any:
-        """The hold that this thread or task has acquired, or else the one that it may use; None if there is none."""
+        """Returns the hold that this thread or task has acquired, or else the one that it may use; None if there is
+        none."""
         own = self._own.get(self._who())
         if own is not None or getattr(self.local, "token", None) is None:
             return own
@@ -100,18 +102,18 @@ class _Base:
         return hold
 
     def _entered(self) -> None:
-        """Notes what a block has acquired, for it may end in another thread or task."""
+        """Records what a block has acquired, since it may end in another thread or task."""
         block = Block(self._inside, None)
         block.hold = self._known()
         self._inside.blocks[block] = block
 
     def _left(self) -> Any:
-        """The hold that the end of a block releases."""
+        """Returns the hold that the end of a block releases."""
         hold = self._inside.left()
         return self._held("release") if hold is None or _is_given_up(hold) else hold
 
     def _taken(self, hold: Any) -> Any:
-        """The hold, which is to be released now: nobody uses it any more."""
+        """Returns the hold to release now, and forgets it."""
         for who, its in list(self._own.items()):
             if its is hold:
                 self._own.pop(who, None)
@@ -126,7 +128,7 @@ class _Base:
         return hold
 
     def _comes_out(self, failure: RedislockError, kind: type[BaseException] | None) -> bool:
-        """Whether a block ends in this error of its release: not instead of its own."""
+        """Returns whether a block raises this error of its release: not if it has one of its own."""
         is_loss = isinstance(failure, LockLostError | NotHeldError)
         if kind is None and (self.raise_on_release_error or not is_loss):
             return True
@@ -139,7 +141,7 @@ class _Base:
 
 
 class Lock(_Base):
-    """redis.lock.Lock by the module."""
+    """redis.lock.Lock, implemented with the module."""
 
     _kind, _made = Locks, _locks
 
@@ -150,7 +152,7 @@ class Lock(_Base):
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """Whether the lock was had."""
+        """Returns whether the lock was acquired."""
         try:
             return self._got(self._lock(blocking, blocking_timeout, token).acquire(), token)
         except LockTimeoutError:
@@ -172,34 +174,34 @@ class Lock(_Base):
                 raise
 
     def locked(self) -> bool:
-        """Whether anybody holds it."""
+        """Returns whether any owner holds it."""
         return self.redis.execute_command("LOCK.FENCE", self.name) is not None
 
     def owned(self) -> bool:
-        """Whether this lock holds it."""
+        """Returns whether this lock object holds it."""
         hold = self._known()
         return hold is not None and self.redis.execute_command("LOCK.FENCE", self.name, hold.token) == 1
 
     def release(self) -> None:
-        """Gives it up."""
+        """Releases the lock."""
         hold: Hold = self._taken(self._held("release"))
         hold.release()
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
-        """Adds seconds to the lease, or with `replace_ttl` begins a lease of that length."""
+        """Adds seconds to the lease, or with `replace_ttl` starts a lease of that length."""
         hold: Hold = self._held_for_a_while("extend")
         hold.extend(self._lease_after(hold, additional_time, replace_ttl))
         return True
 
     def reacquire(self) -> Literal[True]:
-        """Begins the lease anew."""
+        """Starts a new lease."""
         hold: Hold = self._held_for_a_while("reacquire")
         hold.extend(float(self.timeout or LEASE))
         return True
 
 
 class AsyncLock(_Base):
-    """redis.asyncio.lock.Lock by the module."""
+    """redis.asyncio.lock.Lock, implemented with the module."""
 
     _kind, _made = AsyncLocks, _async_locks
 
@@ -212,7 +214,7 @@ class AsyncLock(_Base):
         blocking_timeout: float | None = None,
         token: str | bytes | None = None,
     ) -> bool:
-        """Whether the lock was had."""
+        """Returns whether the lock was acquired."""
         try:
             return self._got(await self._lock(blocking, blocking_timeout, token).acquire(), token)
         except LockTimeoutError:
@@ -234,27 +236,27 @@ class AsyncLock(_Base):
                 raise
 
     async def locked(self) -> bool:
-        """Whether anybody holds it."""
+        """Returns whether any owner holds it."""
         return await self.redis.execute_command("LOCK.FENCE", self.name) is not None
 
     async def owned(self) -> bool:
-        """Whether this lock holds it."""
+        """Returns whether this lock object holds it."""
         hold = self._known()
         return hold is not None and await self.redis.execute_command("LOCK.FENCE", self.name, hold.token) == 1
 
     async def release(self) -> None:
-        """Gives it up."""
+        """Releases the lock."""
         hold: AsyncHold = self._taken(self._held("release"))
         await hold.release()
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
-        """Adds seconds to the lease, or with `replace_ttl` begins a lease of that length."""
+        """Adds seconds to the lease, or with `replace_ttl` starts a lease of that length."""
         hold: AsyncHold = self._held_for_a_while("extend")
         await hold.extend(self._lease_after(hold, additional_time, replace_ttl))
         return True
 
     async def reacquire(self) -> Literal[True]:
-        """Begins the lease anew."""
+        """Starts a new lease."""
         hold: AsyncHold = self._held_for_a_while("reacquire")
         await hold.extend(float(self.timeout or LEASE))
         return True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
 
     def _of_drivers(name: str) -> type:
-        """A class that is an error of this name of each driver that is installed."""
+        """Makes a class that derives from the error of this name of each installed driver."""
         found = []
         for driver in ("redis", "valkey"):
             try:
@@ -140,7 +140,7 @@ def about(lock: str) -> Iterator[None]:
 
 
 def translate(text: str, address: Address | None = None) -> ServerRefusedError | DeadlockError:
-    """The error whose text this server has replied."""
+    """Returns the error for the text that this server replied."""
     error = _translate(text)
     error.host, error.port = address or ("", 0)
     return error

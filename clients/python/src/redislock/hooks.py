@@ -86,7 +86,7 @@ def call(hooks: Hooks, what: str, *arguments: Any) -> None:
     try:
         getattr(hooks, what)(*arguments)
     except KeyboardInterrupt:
-        # It may have met the hook by chance, and is meant for the program.
+        # The hook may only have received it by chance: it is meant for the program.
         if threading.current_thread() is threading.main_thread():
             raise
         logger.exception("the hook %s failed", what)

@@ -56,7 +56,7 @@ class PrometheusHooks(Hooks):
         self._holds.labels(self._label(name), "forgotten").observe(held)
 
 
-#: Seconds, of waits and of holds.
+#: Bucket bounds in seconds, of waits and of holds.
 _WAITS = (0.001, 0.005, 0.025, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
 _HOLDS = (0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 3600)
 
@@ -84,7 +84,7 @@ class OpenTelemetryHooks(Hooks):
         self._tracer, self._trace, self._context = tracer or trace.get_tracer("redislock"), trace, context
         self._separator, self._attributes = separator, dict(attributes or {})
         self._guard = threading.Lock()
-        #: When the holds of each name were granted, and in which context.
+        #: The grants of the holds of each name: their times and contexts.
         self._held: dict[str, list[tuple[float, Any]]] = {}
         name, waits, holds = "redislock.client", list(_WAITS), list(_HOLDS)
         self._waits = meter.create_histogram(
@@ -108,7 +108,7 @@ class OpenTelemetryHooks(Hooks):
         return found
 
     def _end(self, what: Any, name: str, seconds: float, context: Any, more: dict[str, Any]) -> None:
-        """Records a duration, and a span for it."""
+        """Records a duration and a span."""
         attributes = self._about(name) | more
         what.record(seconds, attributes)
         now, kind = time.time_ns(), "wait" if what is self._waits else "hold"

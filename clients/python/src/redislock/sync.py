@@ -1,7 +1,7 @@
 """Locks for threads.
 
-What a thread asks goes over a connection of its own thread's choosing from a small pool. Waiting, renewals and
-what the servers tell unasked are the work of one thread for the whole process.
+Requests of a thread use a connection from a small pool. One background thread of the process does all waiting and
+renewing, and receives the server's pushes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Hold(BaseHold):
     """A lock that is held. Any thread may use it. Keep a reference to it until you release it."""
 
     def __init__(self, locks: Locks, engine: Engine, request: Wanted, grant: Grant, **options: Any) -> None:
-        # A hold keeps its locks alive: their end would end the hold.
+        # A hold keeps its locks object alive, whose end would end the hold.
         self._locks, self._engine = locks, engine
         self._waiting: list[threading.Event] = []
         super().__init__(engine.core, request.attempt or request, grant, **options)
@@ -141,7 +141,7 @@ class Hold(BaseHold):
 
     def _begin_call(self, call: Callable[[str], object], reason: str) -> None:
         try:
-            # Not in a thread of the event loop's pool: there are few, and it looks up the names of servers in them.
+            # Not in a thread of the event loop's pool: it has few, and resolves host names in them.
             threading.Thread(target=self._call, args=[call, reason], name="redislock-lost").start()
         except RuntimeError:  # there are too many threads, or the program ends
             logger.exception("could not start a thread, so nothing is notified of the loss of %s", self.name)
@@ -319,7 +319,7 @@ class Locks(Kinds[Lock]):
         return self._run(lambda core: core.ping(key))
 
     def _run(self, ask: Callable[[Core | Group], Coroutine[Any, Any, R]]) -> R:
-        """What this returns, asked in the thread that talks with the servers."""
+        """Runs this in the thread that talks to the servers, and returns its result."""
         engine = self._engine()
         engine.background.refuse_itself()
         return engine.background.run(ask(engine.core))
@@ -348,12 +348,12 @@ class Leader(BaseLeader[Lock, Hold]):
     """Leads while it holds the lock, and stands again when it is deposed. Each callback runs in a thread of its own."""
 
     _cancels = False
-    #: The task that stood last, and may end still.
+    #: The previous task of the candidacy, which may not have ended yet.
     _last: asyncio.Task[None] | None = None
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        #: In which its callbacks run.
+        #: The threads in which its callbacks run.
         self._threads: set[threading.Thread] = set()
 
     def start(self) -> None:

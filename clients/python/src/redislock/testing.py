@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ._link import Link
 
 __all__ = ["Server"]
-#: Seconds for which `advance` and `lose` wait for the client at most, and the shortest step of the clock.
+#: The longest time in seconds that `advance` and `lose` wait for the client, and the shortest step of the clock.
 _PATIENCE, _STEP = 10.0, 0.01
 
 
@@ -38,7 +38,7 @@ class Server(Table):
     def __init__(self) -> None:
         super().__init__()
         login = Login(is_async=None, door=self)
-        #: What Locks and AsyncLocks read of a client.
+        #: Read by Locks and AsyncLocks, like the settings of a client.
         self.redislock_settings = Settings("single", (("redislock.testing", 0),), login)
 
     def advance(self, seconds: float) -> None:
@@ -68,7 +68,7 @@ class Server(Table):
             self._changed(key)
         await self._settle(key)
 
-    # The client's part in it.
+    # Runs the client's part.
 
     def _run(self, work: Any) -> None:
         try:
@@ -87,7 +87,7 @@ class Server(Table):
         return min([self.next_due(), *(hold._due() for keeper in self._keepers() for hold in keeper.holds)])
 
     async def _settle(self, lost: bytes | None = None) -> None:
-        """Waits until each client of this server has done what is due."""
+        """Waits until each client of this server has done all that is due."""
         self.tick()
         for keeper in self._keepers():
             if keeper.loop is asyncio.get_running_loop():
@@ -114,7 +114,7 @@ class Server(Table):
     # The connections.
 
     def attach(self, link: Link) -> None:
-        """Connects one that many tasks share."""
+        """Connects a shared connection."""
         link.connection_made(_Transport(self, link))  # type: ignore[arg-type]
 
     def socket(self) -> _Socket:
@@ -123,7 +123,7 @@ class Server(Table):
 
 
 class _Transport(Connection):
-    """What Link has of asyncio's transports."""
+    """The part of asyncio's transports that Link uses."""
 
     def __init__(self, server: Server, link: Link) -> None:
         super().__init__(server)
@@ -167,7 +167,7 @@ class _Transport(Connection):
 
 
 class _Socket(Connection):
-    """What BlockingLink has of sockets."""
+    """The part of sockets that BlockingLink uses."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
@@ -181,7 +181,7 @@ class _Socket(Connection):
         return self._replies.pop(0)
 
     def settimeout(self, seconds: float) -> None:
-        """Replies come at once."""
+        """Replies arrive at once."""
 
     def close(self) -> None:
         self.table.detach(self)
