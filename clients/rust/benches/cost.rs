@@ -1,4 +1,5 @@
-//! Measures this library beside the bare commands of its driver. Usage: `clients/rust/bench HOST:PORT [ROUNDS]`.
+//! Compares this library with the bare commands of its driver. Usage: `clients/rust/bench HOST:PORT
+//! [ROUNDS]`.
 //!
 //! Prints a line of JSON for each figure: client, subject, metric, values. `make bench` reads them. The ways take turns
 //! in each round, so that what else the machine does falls on all of them.
@@ -86,7 +87,7 @@ async fn losses(client: &str, url: &str, locks: &Locks) -> Result<(), Failure> {
 /// Milliseconds of processor that this process has used: ticks of a hundredth of a second.
 fn processor_ms() -> Result<f64, Failure> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // Behind the name, which is in brackets and may have any form.
+    // The fields after the name, which is in brackets and may have any form.
     let behind = stat.rsplit(')').next().ok_or("no name")?;
     let ticks: f64 =
         behind.split_whitespace().skip(11).take(2).filter_map(|word| word.parse::<f64>().ok()).sum();

@@ -62,7 +62,7 @@ impl Visit for Message {
     }
 }
 
-/// Why a request has no `ok`.
+/// The reason why a request has no `ok`.
 enum Refused {
     Lock(Error),
     /// The error of a body, which is none of the library's.
@@ -79,7 +79,7 @@ impl From<Error> for Refused {
 
 type Answer = Result<Value, Refused>;
 
-/// What the adapter has open.
+/// The objects that the adapter has open.
 #[derive(Default)]
 struct Adapter {
     locks: OnceLock<Locks>,
@@ -374,7 +374,7 @@ async fn run_on_a_thread(lock: Arc<Lock>, hold: String, body: Duration) -> Answe
     Ok(json!({"token": token, "body": "finished"}))
 }
 
-/// Tells of the loss of a hold.
+/// Reports the loss of a hold.
 fn watch(id: String, hold: &Hold) {
     let hold = hold.clone();
     tokio::spawn(async move {
@@ -456,7 +456,7 @@ fn main() -> std::io::Result<()> {
     set_global_default(Logged).map_err(std::io::Error::other)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(take_all());
-    // The thread that reads standard input ends by itself.
+    // The thread that reads standard input ends on its own.
     runtime.shutdown_background();
     result
 }

@@ -1,4 +1,4 @@
-//! What this process uses.
+//! The resources that this process uses.
 
 use std::collections::HashSet;
 use std::fs;
@@ -15,7 +15,7 @@ pub fn threads() -> Value {
     json!({"threads": number("Threads:"), "connections": connections(), "memory_kb": number("VmRSS:")})
 }
 
-/// How many TCP connections of this process are established.
+/// The number of TCP connections that this process has established.
 fn connections() -> usize {
     let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
     let established: HashSet<String> = table.lines().skip(1).filter_map(inode).collect();

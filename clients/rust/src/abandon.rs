@@ -1,4 +1,4 @@
-//! Gives up, in the background, what a request got or may still get.
+//! Releases, in the background, what a request got or may still get.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -19,8 +19,9 @@ use crate::rules::{ATTEMPT, LONGEST_PAUSE, PATIENCE};
 use crate::wanted::Wanted;
 
 impl Core {
-    /// Gives up whatever this request got or may still get, or, with a token, the hold that has it. It does so at
-    /// once, behind whatever was sent for it, and again in the background until a server has answered.
+    /// Releases all that this request got or may still get; with a token, the hold that has it. It sends a
+    /// release at once, after all earlier requests, and repeats it in the background until a server has
+    /// answered.
     pub(crate) fn abandon(self: &Arc<Self>, wanted: &Arc<Wanted>, token: Option<i64>) {
         for name in &wanted.names {
             let command = wanted.release(name, token);
@@ -34,8 +35,8 @@ impl Core {
                 again: Mutex::new(Some(Box::pin(again))),
                 is_off: Notify::new(),
             });
-            // It would end the next hold of the same owner, too: one that asks again while a server still has the hold
-            // gets the same token.
+            // A late release would end the owner's next hold, too: an owner that asks again while a server
+            // still has its hold gets the same token.
             let filed = self.file(key, errand.clone());
             self.keeper.spawn(self.keeper.working.track_future(async move {
                 errand.run(sent).await;
@@ -44,7 +45,7 @@ impl Core {
         }
     }
 
-    /// What was sent and not answered may still arrive: so it is given up a little later, and again.
+    /// An unanswered request may still arrive, so its grant is released a little later, and again.
     async fn give_up(self: Arc<Self>, wanted: Arc<Wanted>, name: Vec<u8>, token: Option<i64>) {
         let (began, mut pause) = (Moment::now(), 2 * LONGEST_PAUSE);
         while began.age() < wanted.lease.min(3 * PATIENCE) {
@@ -58,7 +59,8 @@ impl Core {
         }
     }
 
-    /// Lets it be called off by one that asks for the same, which the later of two that give it up does, too.
+    /// Files the errand, so that a later request for the same locks can call it off. The later of two
+    /// releases does that, too.
     fn file(self: &Arc<Self>, key: Vec<u8>, errand: Arc<Errand>) -> Filed {
         let mut errands = lock(&self.errands);
         let same = errands.entry(key.clone()).or_default();
@@ -70,7 +72,7 @@ impl Core {
         Filed { core: self.clone(), key, errand }
     }
 
-    /// Gives up no more what this owner has asked for before.
+    /// Stops giving up earlier requests of this owner.
     pub(crate) fn call_off(&self, wanted: &Wanted) {
         let mut errands = lock(&self.errands);
         if errands.is_empty() {
@@ -83,19 +85,19 @@ impl Core {
     }
 }
 
-/// What is given up, by the release without a token that would do it.
+/// The errands that are under way, each under the release without a token that it would send.
 pub(crate) type Errands = Mutex<HashMap<Vec<u8>, Vec<Arc<Errand>>>>;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Gives up what was wanted.
+/// A request that is being given up.
 pub(crate) struct Errand {
     wanted: Arc<Wanted>,
-    /// Whether it ends that one hold alone.
+    /// True if it ends only one hold.
     has_token: bool,
-    /// Whether the release was sent once, behind what it gives up.
+    /// True if the release was sent once, after the request that it gives up.
     is_sent: bool,
-    /// What is done if that was not enough, until it is called off.
+    /// The work that remains if one release was not enough, until it is called off.
     again: Mutex<Option<Work>>,
     is_off: Notify,
 }
@@ -123,8 +125,9 @@ impl Errand {
         }
     }
 
-    /// Stops threads from sending anything more for it; the server does what was sent before ahead of what comes now.
-    /// What was not given up may still arrive, even after the request that calls this off. So it must be given up, too.
+    /// Stops threads from sending anything more for it; the server executes earlier requests before later
+    /// ones. A request that was not given up may still arrive, even after the one that calls this off. So the
+    /// newer request inherits its doubt.
     fn call_off(&self, by: &Wanted) {
         drop(lock(&self.again).take());
         self.is_off.notify_one();
@@ -134,7 +137,7 @@ impl Errand {
     }
 }
 
-/// An errand that can be called off until this is dropped, be it by a runtime that ends.
+/// An errand that can be called off until this is dropped, for example by a runtime that ends.
 struct Filed {
     core: Arc<Core>,
     key: Vec<u8>,
@@ -155,7 +158,7 @@ impl Drop for Filed {
 
 type Reply = Result<(Value, u64), Failure>;
 
-/// Sends it behind all that was sent before, without waiting for the reply.
+/// Sends it after all earlier requests, without waiting for the reply.
 fn send_now(link: Arc<Link>, command: Cmd) -> impl Future<Output = Reply> + Send {
     let mut sending =
         Box::pin(async move { link.send(&Request { command: &command, asks: false, before: None }).await });

@@ -1,4 +1,4 @@
-//! Where servers listen, and what a program may say of it.
+//! The addresses of servers, and the forms in which a program may give them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
 use crate::error::Error;
 
-/// Where a server listens. Without a port: a socket in the file system.
+/// The address of a server. Without a port, it is a socket in the file system.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Address {
     pub(crate) host: Arc<str>,
@@ -31,12 +31,12 @@ pub(crate) fn address_of(info: &ConnectionInfo) -> Address {
             Address { host: host.as_str().into(), port: *port }
         }
         ConnectionAddr::Unix(path) => Address { host: path.to_string_lossy().into(), port: 0 },
-        // The driver's enum may grow; what it adds is no address that a server of a group could have.
+        // The driver's enum may grow, but a server of a group cannot have an address of a new kind.
         _ => Address { host: "".into(), port: 0 },
     }
 }
 
-/// How to log in at this server, if it is one of the same group.
+/// Returns the login for this server, if it belongs to the same group.
 pub(crate) fn at(login: &ConnectionInfo, address: &Address) -> ConnectionInfo {
     let (host, port) = (address.host.to_string(), address.port);
     let place = match login.addr() {
@@ -49,11 +49,12 @@ pub(crate) fn at(login: &ConnectionInfo, address: &Address) -> ConnectionInfo {
     login.clone().set_addr(place)
 }
 
-/// What names a server: a URL, a host with its port, or what the redis crate makes of one.
+/// Names a server: a URL, a host with its port, or a type that the redis crate makes of one.
 ///
 /// A URL is `redis://user:password@host:port/database`, `rediss://...` for TLS, or `unix:///path?db=1&user=ann&pass=word`.
 pub trait IntoServer {
-    /// The address and the login; [`Error::Invalid`] if it is none, or has a part that would have no effect.
+    /// Returns the address and the login. Returns [`Error::Invalid`] if it is not valid, or has a part that
+    /// would have no effect.
     fn into_server(self) -> Result<ConnectionInfo, Error>;
 }
 
@@ -61,7 +62,7 @@ impl IntoServer for &str {
     fn into_server(self) -> Result<ConnectionInfo, Error> {
         let Some(url) = redis::parse_redis_url(self) else { return checked(self) };
         let is_socket = url.scheme().contains("unix");
-        // The name of one that is wrong may be a part of a password.
+        // A wrong parameter may be a part of a password, so it is not shown.
         let is_known = |name: &str, value: &str| match name {
             "protocol" => matches!(value, "3" | "resp3"),
             "db" | "user" | "pass" => is_socket,
@@ -121,7 +122,7 @@ fn checked(server: impl IntoConnectionInfo) -> Result<ConnectionInfo, Error> {
     Ok(info)
 }
 
-/// These servers, at least one.
+/// Returns these servers, at least one.
 pub(crate) fn some_of<S: IntoServer>(
     servers: impl IntoIterator<Item = S>,
 ) -> Result<Vec<ConnectionInfo>, Error> {
@@ -129,7 +130,7 @@ pub(crate) fn some_of<S: IntoServer>(
     if infos.is_empty() { Err(Error::invalid("name at least one server")) } else { Ok(infos) }
 }
 
-/// The driver's errors have no part of the address, and so no password.
+/// The driver's errors show no part of the address, and so no password.
 fn invalid(error: &RedisError) -> Error {
     let text = error.to_string();
     let hint = if text.contains("TLS, the feature") {

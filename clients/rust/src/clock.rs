@@ -1,4 +1,4 @@
-//! A clock that nobody sets and that goes on while the machine sleeps, where there is one.
+//! A clock that cannot be set and that keeps counting while the machine sleeps, if there is one.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -11,11 +11,11 @@ const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
-/// The same moment of tokio's clock and of this one, once a test has begun to use tokio's.
+/// One moment on both tokio's clock and this one, once a test has begun to use tokio's.
 #[cfg(feature = "testing")]
 static OF_TESTS: std::sync::OnceLock<(std::time::Instant, Moment)> = std::sync::OnceLock::new();
 
-/// Goes by tokio's clock from now on, which a test can pause and advance.
+/// Uses tokio's clock from now on, which a test can pause and advance.
 #[cfg(feature = "testing")]
 pub(crate) fn use_the_clock_of_tests() {
     let now = Moment::now();
@@ -30,7 +30,7 @@ impl Moment {
     /// Later than all others.
     pub(crate) const NEVER: Self = Self(Duration::MAX);
 
-    /// This moment.
+    /// Returns the present moment.
     pub(crate) fn now() -> Self {
         #[cfg(feature = "testing")]
         if let Some((instant, moment)) = OF_TESTS.get() {
@@ -44,18 +44,18 @@ impl Moment {
         Self(Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default()))
     }
 
-    /// How long it is until then; nothing if it is past.
+    /// Returns the time until then; zero if it is past.
     pub(crate) fn left(self) -> Duration {
         self - Self::now()
     }
 
-    /// How long it is since then.
+    /// Returns the time since then.
     pub(crate) fn age(self) -> Duration {
         Self::now() - self
     }
 }
 
-/// A pause that differs each time.
+/// Returns a random pause.
 pub(crate) fn at_random(most: Duration) -> Duration {
     let (_, low) = Uuid::new_v4().as_u64_pair();
     most.mul_f64(f64::from(u32::try_from(low & 0xffff_ffff).unwrap_or_default()) / f64::from(u32::MAX))

@@ -1,4 +1,5 @@
-//! The locks of one server, one primary, or one cluster: acquires, waits in line, renews, looks, gives up.
+//! The locks of one server, one primary, or one cluster: acquires, waits in the queue, renews, queries,
+//! releases.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +27,7 @@ use crate::rules::{
 use crate::servers::{Servers, Topology, back_off};
 use crate::wanted::{Line, Wanted, fence, release_nothing};
 
-/// How long an acquire may wait, and since when it does.
+/// The limit of an acquire's wait, and the time when it began.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
     pub(crate) wait: Option<Duration>,
@@ -38,7 +39,7 @@ impl Patience {
         Self { wait, began: Moment::now() }
     }
 
-    /// What is left of it.
+    /// Returns the rest of the wait.
     pub(crate) fn left(self) -> Duration {
         self.wait.map_or(Duration::MAX, |wait| (self.began + wait).left())
     }
@@ -47,13 +48,14 @@ impl Patience {
         self.left().is_zero()
     }
 
-    /// Until when a request is repeated. Where the wait has no end: as long as any server replies at all.
+    /// Returns the time until which a request is repeated. For a wait without a limit, that is as long as any
+    /// server replies.
     fn until(self) -> Moment {
         self.wait.map_or(Moment::NEVER, |wait| self.began + wait + WAIT_MARGIN)
     }
 }
 
-/// What a loss is noticed by, of a hold that is asked about.
+/// The answer about a hold that may have been lost.
 pub(crate) enum Look {
     Live,
     Lost,
@@ -65,12 +67,12 @@ pub(crate) struct Core {
     pub(crate) servers: Servers,
     lines: Arc<Lines>,
     pub(crate) keeper: Arc<Keeper>,
-    /// What is given up in the background.
+    /// The requests that are given up in the background.
     pub(crate) errands: Errands,
     waiting: Semaphore,
-    /// For how long a place in line is kept, in milliseconds: the server may allow less than we ask for.
+    /// The milliseconds for which a queue position is kept: the server may allow less than we ask for.
     keep: AtomicU64,
-    /// The longest wait that the server allows, once it has told.
+    /// The longest wait that the server allows, once it is known.
     longest_block: Mutex<Duration>,
 }
 
@@ -102,7 +104,8 @@ impl Core {
 
     // Acquiring.
 
-    /// The grant; None if it was not to be had in time. What is left behind is for the caller to give up.
+    /// Returns the grant; `None` if the lock was not granted in time. The caller gives up what is left on the
+    /// server.
     pub(crate) async fn acquire(
         &self,
         wanted: &Arc<Wanted>,
@@ -120,7 +123,8 @@ impl Core {
         if waited.is_some() { Ok(waited) } else { self.attempt_last(wanted, patience.until()).await }
     }
 
-    /// Asks once without a wait: only such a request is told of a quarantine, by an error that says how long.
+    /// Asks once without a wait: only such a request learns of a quarantine, by an error that says how long
+    /// it lasts.
     async fn attempt_last(&self, wanted: &Arc<Wanted>, until: Moment) -> Result<Option<Grant>, Error> {
         match self.attempt(wanted, until).await {
             Ok(granted) => Ok(granted),
@@ -136,7 +140,7 @@ impl Core {
         Ok(grant(wanted, &answer))
     }
 
-    /// Keeps a place in line over the shared connection, and asks when the server tells of a change.
+    /// Keeps a queue position over the shared connection, and asks when the server reports a change.
     async fn wait_in_line(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Option<Grant>, Error> {
         let mut place = self.lines.join(wanted.name(), wanted.is_named);
         let (mut lease, mut times) = (wanted.lease, 0);
@@ -146,7 +150,7 @@ impl Core {
             let blocked = match place.may_ask() {
                 May::Ask => Duration::ZERO,
                 May::NotYet => LONG,
-                // A waiter that is not called in time asks all the same, for its place may lapse.
+                // A waiter that is not called in time asks anyway, because its position may lapse.
                 May::AfterOthers => {
                     (*behind_since.get_or_insert_with(Moment::now) + self.keep() / ASKS_IN_KEEP).left()
                 }
@@ -206,38 +210,38 @@ impl Core {
         Duration::from_millis(self.keep.load(Ordering::Relaxed))
     }
 
-    /// Until it is called, or has to ask in order to keep its place.
+    /// Sleeps until it is called, or must ask again to keep its position.
     async fn sleep_in_line(&self, place: &Place<'_>, times: u32, patience: Patience) {
         if !place.is_first() {
-            // The one before calls it earlier: so all ask in their order.
+            // The waiter ahead calls it earlier, so all ask in their order.
             place.sleep(patience.left().min(2 * self.keep() / ASKS_IN_KEEP)).await;
         } else if place.is_watched() {
             place.sleep(patience.left().min(self.keep() / ASKS_IN_KEEP)).await;
         } else if times > 1 {
-            // The server does not tell.
+            // The server does not report changes.
             place.sleep(patience.left().min(POLL)).await;
         }
     }
 
-    /// Tells the hooks, the first time.
+    /// Calls the hook the first time.
     fn tell_of_waiting(&self, wanted: &Wanted, times: u32) {
         if times == 0 {
             self.keeper.tell(|hooks| hooks.waiting(&wanted.short()));
         }
     }
 
-    /// Waits for what passes, learns what the server allows; hands on all else.
+    /// Waits after temporary errors, and learns the server's limits from others; returns all other errors.
     async fn bear(&self, wanted: &Wanted, error: Error, patience: Patience) -> Result<(), Error> {
         match &error {
             Error::Quarantine { left } if *left < patience.left() => {
                 self.servers.is_refused(wanted, &error);
-                // The address may lead to another server before it is over.
+                // The address may lead to another server before the quarantine ends.
                 sleep(KEEP.min(*left + PAUSE)).await;
                 Ok(())
             }
             Error::ServerRefused { message } => match longest_wait(message) {
                 Some(most) => {
-                    // Another request may have learned it first.
+                    // Another request may have learned the limit first.
                     let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
                     self.keep.fetch_min(most, Ordering::Relaxed);
                     Ok(())
@@ -248,9 +252,10 @@ impl Core {
         }
     }
 
-    /// Renews once after a wait, and counts from that; None if the lock was lost already, or nobody answers.
+    /// Renews once after a wait, and counts from that; `None` if the lock was already lost, or no server
+    /// answers.
     async fn begin(&self, wanted: &Arc<Wanted>, token: i64, until: Moment) -> Result<Option<Grant>, Error> {
-        // Whatever comes, it was granted.
+        // Whatever the reply, the lock was granted.
         let was_doubtful = wanted.is_doubtful();
         wanted.doubt();
         let sent = match self.renewed(wanted, wanted.lease, token, until, None).await {
@@ -261,8 +266,8 @@ impl Core {
         Ok(sent.map(|(sent, _)| Grant { wanted: wanted.clone(), token, sent }))
     }
 
-    /// Renews the leases. Returns from when they count, and whether an older request may come late; None if any of the
-    /// locks is lost.
+    /// Renews the leases. Returns the time they start at, and whether an older request may arrive late;
+    /// `None` if any of the locks is lost.
     async fn renewed(
         &self,
         wanted: &Wanted,
@@ -285,9 +290,10 @@ impl Core {
     async fn wait_blocked(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Option<Grant>, Error> {
         let (mut times, mut tries) = (0, 0);
         loop {
-            // Over the shared connection, which finds the primary and pauses between two attempts for all that wait.
+            // This uses the shared connection, which finds the primary and pauses between two attempts for
+            // all waiters.
             match self.attempt(wanted, patience.until()).await {
-                // One that waits is let in when it is over.
+                // A waiting request is granted after the quarantine.
                 Err(error @ Error::Quarantine { .. }) => self.servers.is_refused(wanted, &error),
                 Ok(None) => {}
                 settled => return settled,
@@ -297,7 +303,8 @@ impl Core {
             }
             self.tell_of_waiting(wanted, times);
             times = 1;
-            // The server must see the deadlocks of an owner that holds a lock, so that one needs no permit to connect.
+            // The server must see the deadlocks of an owner that holds a lock, so its request needs no permit
+            // to connect.
             let entering = async {
                 tokio::select! {
                     biased;
@@ -322,8 +329,8 @@ impl Core {
         }
     }
 
-    /// Sends one request that waits, and asks over the shared connection from time to time whether it was granted: the
-    /// network may have swallowed the grant, or the request.
+    /// Sends one waiting request, and asks at intervals over the shared connection whether it was granted:
+    /// the network may have lost the grant, or the request.
     async fn block(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Blocked, Error> {
         let shared = || self.servers.ready(wanted.name()).map(|link| link.number);
         let (asked_over, lease) = (shared(), wanted.first_lease);
@@ -331,7 +338,7 @@ impl Core {
         let linking = timeout(patience.left().min(2 * ATTEMPT), self.servers.own_link(wanted.name())).await;
         let Ok(Ok((link, address))) = linking else { return Ok(Blocked::Broken) };
         let command = wanted.acquire(lease, Line::Block(most));
-        // It may be cancelled, or be cut: then the request may have been granted unheard.
+        // If it is cancelled or cut, the request may have been granted without a reply.
         let was_doubtful = wanted.is_doubtful();
         wanted.doubt();
         let mut blocked = pin!(link.call(&command, most + WAIT_MARGIN));
@@ -339,7 +346,8 @@ impl Core {
             if let Ok(reply) = timeout(PROBE, blocked.as_mut()).await {
                 break reply;
             }
-            // A plain request leaves the place in the queue as it is, and gets the token if it was granted.
+            // A plain request leaves the queue position unchanged, and gets the token if the lock was
+            // granted.
             match self.attempt(wanted, patience.until()).await {
                 Ok(Some(grant)) => return Ok(Blocked::Granted(grant)),
                 Ok(None) | Err(Error::Quarantine { .. }) if shared() == asked_over => {}
@@ -352,7 +360,7 @@ impl Core {
                 self.servers.hears();
                 wanted.trust(was_doubtful);
                 let Value::Int(token) = value else { return Ok(Blocked::Ended) };
-                // It was granted at any time of the wait, and not after this moment.
+                // It was granted at some time during the wait, and not after this moment.
                 let begun = self.begin(wanted, token, Moment::now() + sure(lease)).await?;
                 return Ok(begun.map_or(Blocked::Lost, Blocked::Granted));
             }
@@ -372,7 +380,7 @@ impl Core {
 
     // Holding.
 
-    /// Renews a lease. Returns from when it counts; None if it is lost. Tells of each attempt that fails.
+    /// Renews a lease. Returns the time it starts at; `None` if it is lost. Reports each failed attempt.
     pub(crate) async fn renew(
         &self,
         held: &Held,
@@ -390,7 +398,7 @@ impl Core {
         }
     }
 
-    /// Asks whether the hold is live, and to be told of its next change.
+    /// Asks whether the hold is live, and subscribes to its next change.
     pub(crate) async fn look(&self, held: &Held) -> Look {
         for name in &held.wanted.names {
             match self.fence(name, held.token).await {
@@ -404,9 +412,9 @@ impl Core {
         Look::Live
     }
 
-    // Giving up.
+    // Releasing.
 
-    /// Whether all was still held, as far as one knows.
+    /// Returns whether all locks were still held, as far as known.
     pub(crate) async fn release(&self, wanted: &Wanted, token: i64) -> Result<bool, Error> {
         let until = Moment::now() + WAIT_MARGIN;
         let releases = wanted.names.iter().map(|name| async move {
@@ -420,15 +428,16 @@ impl Core {
         Ok(try_join_all(releases).await?.into_iter().all(|was_held| was_held))
     }
 
-    // Asking.
+    // Queries.
 
-    /// Whether the token is that of a live hold. Only a primary's no counts: a replica may lack what its primary has.
+    /// Returns whether the token is that of a live hold. Only a primary's no counts: a replica may lack its
+    /// primary's holds.
     pub(crate) async fn fence(&self, name: &[u8], token: i64) -> Result<bool, Error> {
         let is_live = |reply: &Value| *reply == Value::Int(1);
         Ok(is_live(&self.surely(name, &fence(name, Some(token)), is_live).await?))
     }
 
-    /// The reply to this question, if it is one to believe; else that of a primary.
+    /// Returns the reply to this query if it can be trusted; otherwise that of a primary.
     async fn surely(
         &self,
         name: &[u8],
@@ -441,14 +450,14 @@ impl Core {
         if is_believed(&reply) {
             return Ok(reply);
         }
-        // It releases nothing, and a replica refuses it: then the address is asked for its server again.
+        // It releases nothing, and a replica refuses it, after which the address is resolved again.
         match self.servers.request(Ask::new(name, &release_nothing(name), until)).await {
             Err(error) if !error.is_refusal() => Err(error),
             _ => Ok(ask().await?.reply),
         }
     }
 
-    /// Names the holder of any of these locks, for people; nothing where the server refuses to say.
+    /// Names the holder of any of these locks, for people; `None` if the server refuses to say.
     pub(crate) async fn holder(&self, wanted: &Wanted) -> Option<String> {
         for name in &wanted.names {
             let mut command = redis::cmd("LOCK.INFO");
@@ -462,7 +471,8 @@ impl Core {
         None
     }
 
-    /// Asks for the holders of the lock and its waiters. Only a primary's no counts: see [`fence`](Self::fence).
+    /// Returns the holders of the lock and its waiters. Only a primary's no counts: see
+    /// [`fence`](Self::fence).
     pub(crate) async fn info(&self, name: &[u8]) -> Result<Option<Info>, Error> {
         let mut command = redis::cmd("LOCK.INFO");
         command.arg(name);
@@ -476,13 +486,13 @@ fn grant(wanted: &Arc<Wanted>, answer: &Answer) -> Option<Grant> {
     Some(Grant { wanted: wanted.clone(), token, sent: answer.sent })
 }
 
-/// What became of a request that waited.
+/// The outcome of a waiting request.
 enum Blocked {
     Granted(Grant),
-    /// It was granted, and the grant was over before it was known.
+    /// It was granted, but the grant expired before it was known.
     Lost,
-    /// Its time is over, or another server has to be asked.
+    /// Its time is up, or another server must be asked.
     Ended,
-    /// The connection did not last.
+    /// The connection ended.
     Broken,
 }

@@ -1,4 +1,4 @@
-//! What is the same for one server, a cluster and independent servers: who acquires, holds, and gives up.
+//! The common core for one server, a cluster and independent servers: acquires, holds and releases.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, Weak};
@@ -28,22 +28,22 @@ pub(crate) struct Engine {
     /// One, or one for each of several independent servers.
     pub(crate) cores: Vec<Arc<Core>>,
     pub(crate) keeper: Arc<Keeper>,
-    /// Connections of which each is known to lead to another one of the independent servers.
+    /// Connections that are known to lead to different independent servers.
     pub(crate) apart: Mutex<Vec<u64>>,
     pub(crate) settings: Settings,
 }
 
-/// What a program may say of its locks.
+/// The settings of a client.
 pub(crate) struct Settings {
-    /// That of locks that name none.
+    /// The lease of locks that set none.
     pub(crate) lease: Duration,
     pub(crate) hooks: Arc<dyn Hooks>,
     pub(crate) max_queued: usize,
-    /// For how long no server may answer, where a wait has no end.
+    /// The time for which no server may answer during an unlimited wait.
     pub(crate) server_timeout: Duration,
     /// The beginning of each owner.
     pub(crate) label: String,
-    /// What stands before each name.
+    /// The prefix of each name.
     pub(crate) prefix: Vec<u8>,
 }
 
@@ -68,26 +68,26 @@ impl Engine {
         self.cores.len() > 1
     }
 
-    /// Comes before each request of the program, which would panic elsewhere.
+    /// Checks the runtime before each request of the program, which would panic outside of one.
     pub(crate) fn enter(self: &Arc<Self>) -> Result<(), Error> {
         self.settle();
         let here = Handle::try_current();
         here.map(drop).map_err(|_| Error::invalid("this needs a tokio runtime: call it in one"))
     }
 
-    /// The same for what closed locks refuse.
+    /// Like `enter`, but also refuses if the locks are closed.
     pub(crate) fn enter_open(self: &Arc<Self>) -> Result<(), Error> {
         if self.keeper.closing.is_cancelled() { Err(Error::Closed) } else { self.enter() }
     }
 
-    /// Has what is held looked after in this runtime, if it is in none.
+    /// Moves the tracking of holds to this runtime, if it runs in none.
     pub(crate) fn settle(self: &Arc<Self>) {
         self.keeper.settle(|| schedule(Arc::downgrade(self), self.keeper.clone()));
     }
 
     // Acquiring.
 
-    /// The grant. If this is dropped, or ends in an error, nothing is held.
+    /// Returns the grant. If the future is dropped, or returns an error, nothing is held.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         wanted: Wanted,
@@ -104,7 +104,7 @@ impl Engine {
                     self.cores[0].acquire(&attempt.wanted, patience).await?
                 };
                 match granted {
-                    // The reply took as long as the lease, or this process slept.
+                    // The reply took as long as the lease, or this process was suspended.
                     Some(grant) if grant.is_over() && !patience.is_over() => {}
                     settled => return Ok(settled),
                 }
@@ -139,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Logs a wait that lasts, as long as this is polled.
+    /// Logs long waits while this is polled.
     async fn log_waits(&self, wanted: &Wanted) -> Infallible {
         sleep(OWN_WAIT).await;
         let label = wanted.label();
@@ -156,7 +156,7 @@ impl Engine {
         sleep(LONG_WAIT - OWN_WAIT).await;
         loop {
             if self.keeper.may_log(wanted.name()) {
-                // Of independent servers each may name another holder.
+                // Each of several independent servers may name another holder.
                 let holder = if self.is_group() { None } else { self.cores[0].holder(wanted).await };
                 let holder = holder.map(|holder| format!(": held by {holder}")).unwrap_or_default();
                 warn!("waiting for lock '{label}' for {waited:?}{holder}");
@@ -184,7 +184,7 @@ impl Engine {
         }
     }
 
-    /// Begins the lease anew, or this one, or loses the hold.
+    /// Starts a new lease of this length, or loses the hold.
     pub(crate) async fn renew(
         self: &Arc<Self>,
         held: &Arc<Held>,
@@ -192,7 +192,7 @@ impl Engine {
     ) -> Result<(), Error> {
         self.enter()?;
         let _alone = held.renewing.lock().await;
-        // Work may go on under what closed locks have lost.
+        // Work may continue under a hold that was lost because the locks were closed.
         if held.end().is_some_and(|end| end != End::Lost(Loss::Close)) {
             return Ok(()); // while it waited for another renewal
         }
@@ -228,7 +228,8 @@ impl Engine {
                 Err(held.lost(Loss::Renewal))
             }
             Err(error) => {
-                // It may pass, as a lack of replicas does; the deadline tells if it does not.
+                // The failure may be temporary, such as a lack of replicas. If it is not, the deadline ends
+                // the hold.
                 held.renew_again_at(Moment::now() + LONGEST_PAUSE);
                 Err(error)
             }
@@ -250,8 +251,8 @@ impl Engine {
         }
     }
 
-    /// Waits for the end of the hold. It looks at the deadline itself, and whether holds are looked after: the runtime in
-    /// which they were may have ended before this one.
+    /// Waits for the end of the hold. It checks the deadline itself, and that holds are tracked: the runtime
+    /// that tracked them may have ended before this one.
     pub(crate) async fn until_end(self: &Arc<Self>, held: &Held) -> End {
         while Handle::try_current().is_ok() {
             self.settle();
@@ -266,8 +267,8 @@ impl Engine {
         held.until_end().await
     }
 
-    /// The hold is over, though its holder did not give it up. What is left of it is released once it does: the holder
-    /// may still work under it.
+    /// Ends the hold as lost. The holder may still work under it, so the server's hold is released only when
+    /// the holder releases it.
     pub(crate) fn lose(&self, held: &Held, reason: Loss) {
         if self.keeper.finish(held, End::Lost(reason)) {
             self.tell_loss(held, reason);
@@ -280,14 +281,14 @@ impl Engine {
         self.keeper.tell(|hooks| hooks.lost(&held.wanted.short(), held.granted_at.age(), reason));
     }
 
-    // Giving up.
+    // Releasing.
 
-    /// Gives the hold up; what a server does not answer in time goes on in the background.
+    /// Releases the hold. If a server does not answer in time, the release continues in the background.
     pub(crate) async fn release(self: &Arc<Self>, held: &Held) -> Result<(), Error> {
         self.enter()?;
         if !self.keeper.finish(held, End::Released) {
             return match held.end() {
-                // What is left of it goes with the guard.
+                // The server's hold is released with the guard.
                 Some(End::Lost(reason)) => Err(held.lost(reason)),
                 _ => Ok(()),
             };
@@ -311,7 +312,7 @@ impl Engine {
         Err(held.lost(Loss::Release))
     }
 
-    /// Gives the hold up in the background.
+    /// Releases the hold in the background.
     pub(crate) fn let_go(self: &Arc<Self>, held: &Held) {
         if self.keeper.finish(held, End::Released) {
             drop(Ending { engine: self, held, loss: None });
@@ -321,21 +322,22 @@ impl Engine {
         }
     }
 
-    /// Gives up in the background whatever this request got or may still get, or the hold that has this token.
+    /// Releases in the background all that this request got or may still get, or the hold that has this
+    /// token.
     pub(crate) fn abandon(self: &Arc<Self>, wanted: &Arc<Wanted>, token: Option<i64>) {
         self.settle();
-        // Of independent servers one may have a lower token, where it could not be raised.
+        // An independent server that could not raise its token has a lower one.
         let token = token.filter(|_| !self.is_group());
         for core in &self.cores {
             core.abandon(wanted, token);
         }
     }
 
-    /// Tells all holders and waiters that the locks are closed, gives up what nobody works under, and ends all
-    /// connections. Takes this time at most, and asks no server if it is zero.
+    /// Notifies all holders and waiters that the locks are closed, releases holds without running work, and
+    /// ends all connections. Takes this time at most, and asks no server if it is zero.
     pub(crate) async fn close(self: &Arc<Self>, time: Duration) {
         self.keeper.closing.cancel();
-        // A part of the time is left for the release of what ends last.
+        // A part of the time is reserved for the release of the holds that end last.
         let (until, works_until) = (Moment::now() + time, Moment::now() + time / 5 * 4);
         let mut kept = self.keeper.all();
         kept.iter().for_each(|held| self.lose(held, Loss::Close));
@@ -368,7 +370,7 @@ impl Engine {
         }
     }
 
-    /// Gives up what closed locks have lost, unless work goes on under it. Returns whether none does.
+    /// Releases holds that closing has lost, unless work continues under them. Returns whether none does.
     fn give_up_idle(self: &Arc<Self>, held: &Held) -> bool {
         let is_idle = !held.is_worked_under();
         if is_idle && held.gives_up() {
@@ -377,7 +379,7 @@ impl Engine {
         is_idle
     }
 
-    // Asking.
+    // Queries.
 
     pub(crate) async fn fence(self: &Arc<Self>, name: &[u8], token: i64) -> Result<bool, Error> {
         self.enter_open()?;
@@ -388,7 +390,7 @@ impl Engine {
         }
     }
 
-    /// The version of the module; of several servers the oldest.
+    /// Returns the version of the module; of several servers, the oldest.
     pub(crate) async fn ping(self: &Arc<Self>, name: &[u8]) -> Result<String, Error> {
         self.enter_open()?;
         let core = &self.cores[0];
@@ -405,7 +407,7 @@ impl Engine {
     }
 }
 
-/// Tells hooks of the end of a hold when this is dropped, be it by a release that no server answers.
+/// Calls the hooks for the end of a hold when this is dropped, even if no server answers the release.
 struct Ending<'a> {
     engine: &'a Engine,
     held: &'a Held,
@@ -433,7 +435,7 @@ impl Drop for Engine {
     }
 }
 
-/// Renews all holds of an engine, and ends those whose deadline is over, as long as the engine is there.
+/// Renews all holds of an engine, and ends those whose deadline has passed, as long as the engine exists.
 async fn schedule(engine: Weak<Engine>, keeper: Arc<Keeper>) {
     loop {
         keeper.until_due().await;
@@ -458,15 +460,15 @@ impl<'a> Attempt<'a> {
         Self { engine, wanted, token: None, is_open: true, _busy: engine.keeper.acquiring.token() }
     }
 
-    /// Notes that it was granted nothing. What its owner holds by another request stays, as a read that it wanted to
-    /// upgrade.
+    /// Records that nothing was granted. The owner keeps what it holds by another request, such as a read
+    /// that it wanted to upgrade.
     fn gives_way(mut self) {
         if !self.engine.is_group() && !self.wanted.is_doubtful() {
             self.token = Some(NOBODYS);
         }
     }
 
-    /// Notes that there is nothing to be given up.
+    /// Records that there is nothing to give up.
     pub(crate) fn succeeds(mut self) {
         self.is_open = false;
     }
@@ -475,7 +477,7 @@ impl<'a> Attempt<'a> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if self.is_open && self.wanted.was_sent() {
-            // One that was cancelled while it waited has got nothing, as one that ended in vain.
+            // A request that was cancelled while it waited has got nothing, like one that failed.
             let spares = self.token.is_none() && !self.engine.is_group() && !self.wanted.may_be_granted();
             self.engine.abandon(&self.wanted, if spares { Some(NOBODYS) } else { self.token });
         }

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of the library.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::wanted::SHORTEST_LEASE;
 /// The cause of an error, as [`source`](std::error::Error::source) returns it.
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
-/// What noticed the loss of a hold.
+/// The reason for the loss of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
@@ -29,7 +29,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// What it means, for people.
+    /// Describes it for people.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Deadline => "its lease ended before it could be renewed",
@@ -82,7 +82,7 @@ pub enum Error {
     LockTimeout {
         /// The name of the lock, or the names of all.
         name: String,
-        /// How long the caller would have waited.
+        /// The limit of the caller's wait.
         wait: Duration,
     },
     /// The hold ended before its release.
@@ -90,7 +90,7 @@ pub enum Error {
     LockLost {
         /// The name of the lock, or the names of all.
         name: String,
-        /// What noticed the loss.
+        /// The reason for the loss.
         reason: Loss,
         /// The error of the last failed renewal, if one failed.
         source: Option<Cause>,
@@ -98,9 +98,9 @@ pub enum Error {
     /// The wait would never end: the owners that it waits for are themselves waiting for this owner.
     #[non_exhaustive]
     Deadlock {
-        /// Which owner waits for which lock and which holder.
+        /// The owners in the cycle, each with the lock that it waits for and the holder of that lock.
         cycle: Vec<Wait>,
-        /// What the server said.
+        /// The server's message.
         message: String,
     },
     /// The token does not belong to a live hold of the lock.
@@ -114,49 +114,49 @@ pub enum Error {
     /// The lock is of another kind now, or a semaphore with another limit.
     #[non_exhaustive]
     LockKindMismatch {
-        /// What the server said.
+        /// The server's message.
         message: String,
     },
     /// The owner already holds the lock in another mode: release it first, then ask.
     #[non_exhaustive]
     AlreadyHeld {
-        /// What the server said.
+        /// The server's message.
         message: String,
     },
     /// The queue of the lock, or of the server, is full.
     #[non_exhaustive]
     QueueFull {
-        /// What the server said.
+        /// The server's message.
         message: String,
     },
     /// The server grants no new locks yet, because it may have lost some.
     #[non_exhaustive]
     Quarantine {
-        /// For how much longer.
+        /// The rest of the quarantine.
         left: Duration,
     },
     /// Too few replicas confirmed the grant: the owner may or may not hold the lock.
     #[non_exhaustive]
     NotConfirmed {
-        /// What the server said.
+        /// The server's message.
         message: String,
     },
     /// The server does not know the commands.
     #[non_exhaustive]
     ModuleMissing {
-        /// What the server said, and how to load the module.
+        /// The server's message, and how to load the module.
         message: String,
     },
     /// The server refused the login: the password or the user is missing or wrong.
     #[non_exhaustive]
     LoginRefused {
-        /// What the server said.
+        /// The server's message.
         message: String,
     },
     /// No server that grants locks answered in time.
     #[non_exhaustive]
     ConnectionFailed {
-        /// What happened last, and at which server.
+        /// The last failure, and the server at which it happened.
         message: String,
         /// The driver's error, if it had one.
         source: Option<Cause>,
@@ -166,13 +166,13 @@ pub enum Error {
     /// Any other error of the server.
     #[non_exhaustive]
     ServerRefused {
-        /// What the server said.
+        /// The server's message.
         message: String,
     },
     /// An argument is invalid, and nothing was acquired.
     #[non_exhaustive]
     Invalid {
-        /// Why.
+        /// The reason.
         message: String,
     },
 }
@@ -186,7 +186,7 @@ impl Error {
         Self::ConnectionFailed { message: message.into(), source: None }
     }
 
-    /// Whether it says that a server has refused a request, and has granted nothing for it.
+    /// Returns true if a server has refused a request, and has granted nothing for it.
     pub(crate) const fn granted_nothing(&self) -> bool {
         matches!(
             self,
@@ -201,7 +201,7 @@ impl Error {
         )
     }
 
-    /// The error that this reply of the server is.
+    /// Returns the error for this reply of the server.
     pub(crate) fn from_reply(text: &str) -> Self {
         let message = text.to_owned();
         let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
@@ -216,7 +216,7 @@ impl Error {
                 Self::Quarantine { left: Duration::from_millis(left) }
             }
             "ERR" if rest.to_ascii_lowercase().starts_with("unknown command") => Self::ModuleMissing {
-                // What follows are the words of the request.
+                // The words of the request follow.
                 message: format!(
                     "{}. The module redislock is not loaded on this server: start it with \
                      `loadmodule /path/to/libredislock.so` in its configuration, or MODULE LOAD it once.",
@@ -238,11 +238,12 @@ impl Error {
         }
     }
 
-    /// Translates an error of a request with this lease: the server says in other words which leases are too long.
+    /// Translates an error of a request with this lease: the server's own message says which leases are too
+    /// long.
     pub(crate) fn of_lease(self, lease: Duration, min_hold: Option<Duration>) -> Self {
         let Self::ServerRefused { message } = &self else { return self };
         let Some(most) = longest_lease(message) else { return self };
-        // The error does not tell which of the two it is.
+        // The error does not say which of the two it is.
         let bound =
             "the server's redislock.max-lease, or its redislock.quarantine if that is set and shorter";
         let (what, asked) = match min_hold.filter(|least| *least > lease) {
@@ -252,7 +253,7 @@ impl Error {
         Self::invalid(format!("{what} must be from {SHORTEST_LEASE:?} to {most:?} ({bound}), not {asked:?}"))
     }
 
-    /// Whether it may well be over by itself: a request that can wait tries again.
+    /// Returns true if the error may well be temporary: a request that can wait tries again.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(
             self,
@@ -265,12 +266,12 @@ impl Error {
         )
     }
 
-    /// Whether another value was written over the lock, and so nobody holds it.
+    /// Returns true if another value was written over the lock, so that no owner holds it.
     pub(crate) fn is_overwritten(&self) -> bool {
         matches!(self, Self::ServerRefused { message } if message.starts_with("WRONGTYPE"))
     }
 
-    /// Whether the server refused it: another request would be answered likewise.
+    /// Returns true if the server refused it, and would refuse another request likewise.
     pub(crate) fn is_refusal(&self) -> bool {
         !matches!(self, Self::ConnectionFailed { .. } | Self::Closed)
     }

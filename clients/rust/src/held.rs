@@ -1,4 +1,4 @@
-//! One hold: until when it lasts, when it is renewed, and what has become of it.
+//! One hold: its deadline, its renewals, and its end.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::link::{lock, next_number};
 use crate::rules::{RENEW_EARLIER, STRAY, WATCH_AFTER, renewal, sure};
 use crate::wanted::{SHORTEST_LEASE, Wanted};
 
-/// What was had: the token, and when the request that got it was sent.
+/// A grant: the token, and the time when its request was sent.
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) wanted: Arc<Wanted>,
@@ -23,13 +23,13 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// Whether nothing is left of it.
+    /// Returns true if its lease has expired.
     pub(crate) fn is_over(&self) -> bool {
         self.sent.age() >= sure(self.wanted.lease)
     }
 }
 
-/// How a hold has ended.
+/// The way in which a hold has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum End {
     Released,
@@ -39,18 +39,18 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Times {
     pub(crate) lease: Duration,
-    /// What renewals ask for, unless the lock has to stay taken for longer.
+    /// The lease that renewals ask for, unless the lock must stay taken for longer.
     pub(crate) next: Duration,
     pub(crate) deadline: Moment,
     pub(crate) renew_at: Moment,
     pub(crate) watch_at: Moment,
-    /// The shortest lease of a renewal that went unanswered, and until when it may still reach the server.
+    /// The shortest lease of an unanswered renewal, and the time until which it may still reach the server.
     pub(crate) stray: Option<(Duration, Moment)>,
-    /// How many attempts to renew have failed since one succeeded, and why the last one did.
+    /// The number of consecutive failed renewals, and the last error.
     pub(crate) failures: u32,
     pub(crate) cause: Option<Error>,
     pub(crate) end: Option<End>,
-    /// Under which moment the keeper has it.
+    /// The moment under which the keeper has filed it.
     pub(crate) filed: Option<Moment>,
 }
 
@@ -62,17 +62,18 @@ pub(crate) struct Held {
     pub(crate) token: i64,
     pub(crate) granted_at: Moment,
     renews: bool,
-    /// When the hold ends at the latest.
+    /// The time at which the hold ends at the latest.
     over_at: Moment,
-    /// Whether its holder has learned of its loss, and whether it was given up after that.
+    /// True if its holder has learned of its loss, and true if it was released after that.
     is_told: AtomicBool,
     is_given_up: AtomicBool,
-    /// How many futures work under it.
+    /// The number of futures that work under it.
     works: AtomicUsize,
     times: Mutex<Times>,
     pub(crate) ended: Notify,
-    /// One renewal at a time. Else one that is sent again might undo a lease that the holder has asked for meanwhile. And
-    /// replies that are seen in the wrong order might count a lease that the server has replaced.
+    /// Allows one renewal at a time. Otherwise a repeated one might undo a lease that the holder has asked
+    /// for meanwhile. And replies that are read in the wrong order might start a lease that the server has
+    /// replaced.
     pub(crate) renewing: tokio::sync::Mutex<()>,
 }
 
@@ -114,17 +115,17 @@ impl Held {
         lock(&self.times)
     }
 
-    /// Counts a lease from the moment at which it was asked for. An older renewal that comes late may still cut it, so
-    /// no more is sure than the lease of that one.
+    /// Starts a lease at the moment when it was requested. An older renewal that arrives late may still
+    /// shorten it, so only that shorter lease is certain.
     pub(crate) fn count_from(&self, sent: Moment, lease: Duration) {
         let mut times = self.times();
         times.stray = times.stray.filter(|(_, until)| sent < *until);
         let surely = times.stray.map_or(lease, |(stray, _)| lease.min(stray));
-        // At random, so that holds which began together are not renewed together for ever.
+        // Random offsets spread the renewals of holds that began together.
         let due = sent + (renewal(surely) - at_random(renewal(surely) / RENEW_EARLIER));
         times.lease = lease;
         times.deadline = (sent + sure(surely)).min(self.over_at);
-        // The last lease reaches to the end of the longest hold.
+        // The last lease lasts until the end of the longest hold.
         let is_last = self.is_last(&times);
         times.renew_at = if self.renews && !is_last { due } else { Moment::NEVER };
         let (failures, _) = (mem::take(&mut times.failures), times.cause.take());
@@ -134,8 +135,9 @@ impl Held {
         }
     }
 
-    /// Notes that a lease is asked for, which may be shorter than the one before. Until that is answered, and if it
-    /// never is, the server may have begun it or may still do so. So no more is sure, and no more is renewed.
+    /// Records that a lease is requested, which may be shorter than the one before. Until it is answered, the
+    /// server may have started it or may still do so. So only the shorter lease is certain, and only that one
+    /// is renewed.
     pub(crate) fn may_count_from(&self, sent: Moment, lease: Duration) {
         let mut times = self.times();
         times.lease = times.lease.min(lease);
@@ -146,7 +148,7 @@ impl Held {
         }
     }
 
-    /// Notes that a renewal for this lease went unanswered.
+    /// Records that a renewal for this lease went unanswered.
     pub(crate) fn may_come_late(&self, lease: Duration) {
         let mut times = self.times();
         let shortest = times.stray.map_or(lease, |(stray, _)| stray.min(lease));
@@ -157,19 +159,21 @@ impl Held {
         self.times().lease
     }
 
-    /// Whether the deadline is that of the longest hold.
+    /// Returns true if the deadline is the end of the longest hold.
     fn is_last(&self, times: &Times) -> bool {
         let margin = times.lease - sure(times.lease) + Duration::from_millis(1);
         self.over_at != Moment::NEVER && times.deadline + margin >= self.over_at
     }
 
-    /// The lease that a renewal asks for by itself: the last one is cut to what is left. `None`: there is no time for one.
+    /// Returns the lease that an automatic renewal asks for: the last one is cut to the rest. `None`: no time
+    /// is left.
     pub(crate) fn renewed_lease(&self) -> Option<Duration> {
         let lease = self.times().next.max(self.wanted.parked());
         Some(lease.min(self.longest_left())).filter(|lease| *lease >= SHORTEST_LEASE)
     }
 
-    /// Until when a renewal for this lease may be asked for: a later one could end too late.
+    /// Returns the time until which a renewal for this lease may be requested: a later one could end too
+    /// late.
     pub(crate) fn ask_until(&self, lease: Duration) -> Moment {
         if self.over_at == Moment::NEVER {
             return self.deadline();
@@ -178,27 +182,28 @@ impl Held {
         self.deadline().min(Moment::now() + spare.max(lease / 2))
     }
 
-    /// For how long it may still last at most.
+    /// Returns the longest time that it may still last.
     pub(crate) fn longest_left(&self) -> Duration {
         if self.over_at == Moment::NEVER { Duration::MAX } else { self.over_at.left() }
     }
 
-    /// What its end by its deadline is: the longest hold is over, or no renewal has succeeded in time.
+    /// Returns the reason for its end by its deadline: the longest hold has ended, or no renewal has
+    /// succeeded in time.
     pub(crate) fn expiry(&self) -> Loss {
         if self.is_last(&self.times()) { Loss::MaxHold } else { Loss::Deadline }
     }
 
-    /// Why the last renewal failed.
+    /// Returns the error of the last renewal.
     pub(crate) fn cause(&self) -> Option<Cause> {
         self.times().cause.clone().map(|cause| Arc::new(cause) as Cause)
     }
 
-    /// Notes that its holder learned of the loss.
+    /// Records that its holder learned of the loss.
     pub(crate) fn is_told(&self) {
         self.is_told.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this call is the first to give up what was lost: then what is left of it is released.
+    /// Returns true if this call is the first to release a lost hold: then the server's hold is released.
     pub(crate) fn gives_up(&self) -> bool {
         let is_first = !self.is_given_up.swap(true, Ordering::Relaxed);
         let is_closed = self.end() == Some(End::Lost(Loss::Close));
@@ -221,7 +226,7 @@ impl Held {
         self.works.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether a renewal is due, which the caller then begins.
+    /// Returns true if a renewal is due, which the caller then starts.
     pub(crate) fn takes_renewal(&self) -> bool {
         let mut times = self.times();
         let is_due = times.renew_at <= Moment::now();
@@ -231,7 +236,7 @@ impl Held {
         is_due
     }
 
-    /// The loss of the hold.
+    /// Returns the error for the loss of the hold.
     pub(crate) fn lost(&self, reason: Loss) -> Error {
         self.is_told();
         Error::LockLost { name: self.wanted.label(), reason, source: self.cause() }
@@ -245,7 +250,7 @@ impl Held {
         self.times().end
     }
 
-    /// Notes when a renewal that has failed is tried again.
+    /// Sets the time at which a failed renewal is retried.
     pub(crate) fn renew_again_at(&self, at: Moment) {
         if self.renews && at + SHORTEST_LEASE <= self.over_at {
             self.times().renew_at = at;

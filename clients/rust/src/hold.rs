@@ -1,4 +1,4 @@
-//! What is held, as its holder sees it.
+//! A hold, as its holder sees it.
 
 use std::fmt;
 use std::future::Future;
@@ -42,7 +42,7 @@ impl Hold {
         if self.held.end().is_some() { Duration::ZERO } else { self.held.deadline().left() }
     }
 
-    /// Returns what noticed the loss of the hold; `None` if it was not lost.
+    /// Returns the reason for the loss of the hold; `None` if it was not lost.
     pub fn loss(&self) -> Option<Loss> {
         if self.held.end().is_none() && self.held.deadline().left().is_zero() {
             self.engine.lose(&self.held, self.held.expiry());
@@ -106,10 +106,10 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// [`Error::LockLost`] if the hold has ended, and [`Error::Invalid`] for a lease out of its range. After any other
-    /// error, or if the future is dropped, either lease may be in force on the server. The hold then assumes the
-    /// shorter of the old and the new lease, and renews for that. A renewal that was not answered in time may still
-    /// arrive: for 30 s, the hold assumes no more than the lease of that renewal.
+    /// [`Error::LockLost`] if the hold has ended, and [`Error::Invalid`] for a lease out of its range. After
+    /// any other error, or if the future is dropped, either lease may be in force on the server. The hold
+    /// then assumes the shorter of the old and the new lease, and renews for that. A renewal that was not
+    /// answered in time may still arrive: for 30 s, the hold relies only on the lease of that renewal.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.check()?;
         check_lease(lease)?;

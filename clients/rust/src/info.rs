@@ -1,4 +1,4 @@
-//! What `LOCK.INFO` says of a lock, and `HELLO` of a server.
+//! Parses the replies to `LOCK.INFO` and `HELLO`.
 
 use std::time::Duration;
 
@@ -18,19 +18,19 @@ use crate::wanted::{fence, release_nothing};
 pub struct Info {
     /// `exclusive`, `shared` or `limit`.
     pub kind: String,
-    /// How many owners may hold the semaphore.
+    /// The number of permits of a semaphore.
     pub limit: Option<u32>,
     /// The first ten holders, the oldest token first.
     pub holders: Vec<Holder>,
-    /// How many hold it.
+    /// The number of holders.
     pub holds: u64,
-    /// The first ten that wait, the next one first.
+    /// The first ten waiters, the next one first.
     pub queue: Vec<Waiter>,
-    /// How many wait for it.
+    /// The number of waiters.
     pub waiters: u64,
 }
 
-/// One that holds a lock.
+/// An owner that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
@@ -38,24 +38,24 @@ pub struct Holder {
     pub owner: String,
     /// Its fencing token.
     pub token: u64,
-    /// What is left of its lease.
+    /// The rest of its lease.
     pub left: Duration,
     /// The time since the grant.
     pub held: Duration,
 }
 
-/// One that waits for a lock.
+/// An owner that waits for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
     /// The owner.
     pub owner: String,
-    /// For how long it has waited.
+    /// Its waiting time.
     pub waited: Duration,
 }
 
 impl Info {
-    /// What a reply of `LOCK.INFO` says; `None` if nobody holds the lock and nobody waits.
+    /// Parses a reply of `LOCK.INFO`; `None` if the lock has neither holders nor waiters.
     pub(crate) fn of(reply: &Value) -> Option<Self> {
         let rows = |name| field(reply, name).and_then(Value::as_sequence).unwrap_or_default();
         let millis = |row, name| Duration::from_millis(number(row, name));
@@ -85,17 +85,17 @@ impl Info {
 }
 
 impl Core {
-    /// Asks whether this lock could be asked for now. Returns the version of the module, as 300 for 0.3.0.
+    /// Checks that this lock could be acquired now. Returns the version of the module, as 300 for 0.3.0.
     pub(crate) async fn ping(&self, name: &[u8]) -> Result<u64, Error> {
         let until = Moment::now() + WAIT_MARGIN;
         let (mut told, mut read) = self.greet(name, until).await;
         if told.as_ref().is_ok_and(|hello| text(hello, "role").as_deref() != Some("master")) {
-            // A replica refuses this, and its address is asked for its server again.
+            // A replica refuses this, and its address is resolved again.
             self.servers.request(Ask::new(name, &release_nothing(name), until)).await?;
             (told, read) = self.greet(name, until).await;
         }
         match read {
-            // Another node has this name, and this one is healthy.
+            // Another node has this name, and this node is healthy.
             Err(Error::ServerRefused { message }) if message.starts_with("MOVED") => {}
             Err(Error::ServerRefused { message }) => {
                 return Err(Error::ServerRefused { message: format!("{message} (LOCK.FENCE)") });
@@ -113,19 +113,20 @@ impl Core {
     }
 }
 
-/// The version of the module in a reply of `HELLO`, as 300 for 0.3.0; `None` if the server has no such module.
+/// Returns the module's version in a reply of `HELLO`, as 300 for 0.3.0; `None` if the server has no such
+/// module.
 pub(crate) fn module_version(reply: &Value) -> Option<u64> {
     let modules = field(reply, "modules")?.as_sequence()?;
     let its = modules.iter().find(|module| text(module, "name").as_deref() == Some("redislock"))?;
     Some(number(its, "ver"))
 }
 
-/// A version as people write it: 0.3.0 of 300.
+/// Formats a version for people: 300 as 0.3.0.
 pub(crate) fn shown_version(version: u64) -> String {
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
 
-/// A field of a reply that is a map.
+/// Returns a field of a reply that is a map.
 fn field<'a>(reply: &'a Value, name: &str) -> Option<&'a Value> {
     reply.as_map_iter()?.find(|(key, _)| bytes(key) == Some(name.as_bytes())).map(|(_, value)| value)
 }

@@ -1,4 +1,4 @@
-//! What is held: when each hold is to be renewed, looked at, or is over.
+//! The holds of a client, and the time at which each must be renewed, checked or ended.
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::{Future, pending};
@@ -22,7 +22,7 @@ use crate::link::{Change, lock};
 use crate::rules::{LONG_WAIT, NAP, PAUSE, renewal};
 use crate::wanted::Wanted;
 
-/// What is to be done for a hold.
+/// The action that is due for a hold.
 pub(crate) struct Due {
     pub(crate) held: Arc<Held>,
     pub(crate) is_over: bool,
@@ -39,7 +39,7 @@ struct Table {
 }
 
 impl Table {
-    /// Files it under the moment at which something is to be done for it; whether the scheduler has to be woken.
+    /// Files it under the time of its next action. Returns whether the scheduler must be woken.
     fn file(&mut self, held: &Held) -> bool {
         if !self.holds.contains_key(&held.id) {
             return false;
@@ -71,22 +71,22 @@ impl Table {
     }
 }
 
-/// Keeps what is held, and counts what goes on.
+/// Tracks the holds, and the requests in progress.
 pub(crate) struct Keeper {
     hooks: Arc<dyn Hooks>,
     table: Mutex<Table>,
     /// Wakes the scheduler.
     pub(crate) wake: Notify,
-    /// Notified when a hold begins whose owner the program names.
+    /// Notified when a hold begins whose owner the program has named.
     begun: Notify,
-    /// When a wait for a lock was logged last.
+    /// The time at which a wait for a lock was last logged.
     logged: Mutex<HashMap<Vec<u8>, Moment>>,
     runtime: Mutex<Option<Handle>>,
-    /// Cancelled when nobody may acquire any more.
+    /// Cancelled when no lock can be acquired any longer.
     pub(crate) closing: CancellationToken,
-    /// All that acquires or releases,
+    /// All requests that acquire or release,
     pub(crate) acquiring: TaskTracker,
-    /// and all in the background that closing waits for.
+    /// and all background work that closing waits for.
     pub(crate) working: TaskTracker,
 }
 
@@ -109,13 +109,13 @@ impl Keeper {
         lock(&self.table)
     }
 
-    /// Tells the program's hooks; one that panics must not end what calls it.
+    /// Calls the program's hooks. A panic in one must not end the caller.
     pub(crate) fn tell(&self, what: impl FnOnce(&dyn Hooks)) {
         // The hook itself has reported its panic.
         drop(catch_unwind(AssertUnwindSafe(|| what(&*self.hooks))));
     }
 
-    /// Remembers the runtime for what goes on in the background, and runs the scheduler there, unless it runs already.
+    /// Remembers the runtime for background work, and runs the scheduler there, unless it already runs.
     pub(crate) fn settle<S>(self: &Arc<Self>, schedule: impl FnOnce() -> S)
     where
         S: Future<Output = ()> + Send + 'static,
@@ -131,14 +131,14 @@ impl Keeper {
         }));
     }
 
-    /// Runs this beside all else.
+    /// Runs this as a background task.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &*lock(&self.runtime) {
             runtime.spawn(work);
         }
     }
 
-    /// Notes that a renewal failed, and tells of it.
+    /// Records that a renewal failed, and reports it.
     pub(crate) fn failed(&self, held: &Held, error: &Error) {
         let is_first = {
             let mut times = held.times();
@@ -155,7 +155,7 @@ impl Keeper {
         self.tell(|hooks| hooks.renewal_failed(&held.wanted.short(), error));
     }
 
-    /// Whether a wait for this lock is to be logged: many wait for it, and one of them is enough.
+    /// Returns true if a wait for this lock should be logged: one of many waiters is enough.
     pub(crate) fn may_log(&self, name: &[u8]) -> bool {
         let mut logged = lock(&self.logged);
         logged.retain(|_, at| at.age() < LONG_WAIT / 2);
@@ -166,16 +166,16 @@ impl Keeper {
         is_new
     }
 
-    /// Since when any of these locks has been held by this very client.
+    /// Returns the time since when this very client has held any of these locks.
     pub(crate) fn held_since(&self, names: &[Vec<u8>]) -> Option<Moment> {
         let table = self.table();
         let ids = names.iter().filter_map(|name| table.names.get(name)).flatten();
         ids.filter_map(|id| table.holds.get(id)).map(|held| held.granted_at).min()
     }
 
-    // What is held.
+    // Holds.
 
-    /// Looks after the hold from now on.
+    /// Tracks the hold from now on.
     pub(crate) fn keep(&self, held: &Arc<Held>) {
         let mut table = self.table();
         table.holds.insert(held.id, held.clone());
@@ -206,14 +206,14 @@ impl Keeper {
         }
     }
 
-    /// Files it anew, because something else is to be done for it next.
+    /// Files it again, because its next action has changed.
     pub(crate) fn refile(&self, held: &Held) {
         if self.table().file(held) {
             self.wake.notify_one();
         }
     }
 
-    /// Ends the hold. Returns whether this call did, and none before.
+    /// Ends the hold. Returns true if this call ended it, and no earlier one.
     pub(crate) fn finish(&self, held: &Held, end: End) -> bool {
         let mut table = self.table();
         {
@@ -229,12 +229,12 @@ impl Keeper {
         true
     }
 
-    /// All that is held.
+    /// Returns all holds.
     pub(crate) fn all(&self) -> Vec<Arc<Held>> {
         self.table().holds.values().cloned().collect()
     }
 
-    /// Lets the holders of these locks look, because the server said that they have changed.
+    /// Makes the holders of these locks check them, because the server said that they have changed.
     pub(crate) fn changed(&self, change: &Change) {
         let (mut table, now) = (self.table(), Moment::now());
         let ids: Vec<u64> = match change {
@@ -255,7 +255,7 @@ impl Keeper {
 
     // The scheduler.
 
-    /// Sleeps until something is due, or is filed that is due earlier.
+    /// Sleeps until something is due, or something that is due earlier is filed.
     pub(crate) async fn until_due(&self) {
         let first = {
             let mut table = self.table();
@@ -269,7 +269,7 @@ impl Keeper {
         }
     }
 
-    /// What is due now.
+    /// Returns the actions that are due now.
     pub(crate) fn due(&self) -> Vec<Due> {
         let (mut table, now, mut found) = (self.table(), Moment::now(), Vec::new());
         let ids: Vec<u64> =
@@ -277,7 +277,7 @@ impl Keeper {
         for held in ids.iter().filter_map(|id| table.holds.get(id).cloned()).collect::<Vec<_>>() {
             let mut times = held.times();
             let is_over = now >= times.deadline;
-            // What is due a little later is done in the same turn.
+            // Holds that are due a little later are renewed in the same turn.
             let renew = times.renew_at <= now + PAUSE.min(renewal(times.lease) / 20);
             let look = times.watch_at <= now + PAUSE;
             if renew {
@@ -294,7 +294,7 @@ impl Keeper {
     }
 }
 
-/// The scheduler, which ends with its runtime: the next caller that acquires makes another one in its own.
+/// The scheduler, which ends with its runtime: the next caller that acquires starts another one in its own.
 struct Scheduled(Arc<Keeper>);
 
 impl Drop for Scheduled {

@@ -25,12 +25,12 @@ type OnElected = Box<dyn Fn(Hold) -> Work + Send + Sync>;
 type OnDeposed = Box<dyn Fn(Loss) + Send + Sync>;
 type OnError = Box<dyn Fn(&Error) + Send + Sync>;
 
-/// How a candidate fares.
+/// The state of a candidate.
 #[derive(Clone)]
 enum State {
     /// It waits for its turn.
     Stands,
-    /// What came of its latest attempt. It tries again.
+    /// The error of its latest attempt. It tries again.
     Failed(Error),
     Leads(Hold),
 }
@@ -124,7 +124,7 @@ impl Candidate {
         Ok(Leader { resigned: resigned.drop_guard(), state: shown, task })
     }
 
-    /// Says why it stands no more.
+    /// Reports why it has stopped standing.
     fn panicked(&self, panic: &(dyn Any + Send), state: &watch::Sender<State>) {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or_default();
@@ -132,7 +132,7 @@ impl Candidate {
         let error = Error::invalid(format!("the candidacy for '{name}' ends: a callback panicked: {text}"));
         error!("{error}");
         state.send_replace(State::Failed(error.clone()));
-        // It may be the one that panicked.
+        // This callback may be the one that panicked.
         drop(catch_unwind(AssertUnwindSafe(|| (self.on_error)(&error))));
     }
 
@@ -173,7 +173,7 @@ impl Candidate {
         }
     }
 
-    /// Leads until it is deposed; false if it has resigned.
+    /// Leads until it loses the lock; returns false if it has resigned.
     async fn lead(&self, guard: Guard, resigned: &CancellationToken) -> bool {
         let work = async {
             (self.on_elected)(guard.hold()).await;
@@ -186,7 +186,7 @@ impl Candidate {
         };
         match loss {
             Some(loss) => (self.on_deposed)(loss),
-            // It leads no more either way: what no server has answered goes on in the background.
+            // It has resigned either way: an unanswered release continues in the background.
             None => drop(guard.release().await),
         }
         loss.is_some()
@@ -253,7 +253,7 @@ impl Leader {
     /// Ends the candidacy. When this is done, the lock is released.
     pub async fn resign(self) {
         drop(self.resigned);
-        // An error says that the runtime has ended the task, or that a callback has panicked.
+        // An error means that the runtime has ended the task, or that a callback has panicked.
         drop(self.task.await);
     }
 }

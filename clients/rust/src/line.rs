@@ -1,4 +1,4 @@
-//! The waiters of this process for each lock, in the order in which the server knows them.
+//! The waiters of this process for each lock, in the order of the server's queue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -14,14 +14,14 @@ use crate::link::{Change, lock, next_number};
 use crate::rules::{ASKS_IN_KEEP, KEEP};
 use crate::wanted::fence;
 
-/// The place of a waiter: those that have asked the server stand first, by the number of their request, and behind them
-/// the others, by their arrival.
+/// The place of a waiter. Waiters that have asked the server come first, by the number of their request; the
+/// others follow by their arrival.
 type Key = (u64, u64);
 
 struct Spot {
     turn: Arc<Notify>,
     is_named: bool,
-    /// Over which connection it has asked, and when.
+    /// The connection over which it has asked, and the time.
     link: u64,
     asked_at: Moment,
 }
@@ -29,18 +29,18 @@ struct Spot {
 #[derive(Default)]
 struct Line {
     places: BTreeMap<Key, Spot>,
-    /// The connection over which the server was asked to tell of the next change of the lock, if it has told of none
-    /// since. Not the server that has the lock now, if the lock has moved meanwhile.
+    /// The connection over which the server was asked to report the next change of the lock, if it has
+    /// reported none since. If the lock has moved meanwhile, that is not its present server.
     watched: Option<u64>,
-    /// The connection of the latest request of any of them, and the number of that request. The server behind it may
-    /// have lost its queue, or be another one, even one that was connected earlier. So all that have asked over
-    /// another connection ask again, one after the other, in the order that they have.
+    /// The connection of the latest request of any waiter, and the number of that request. Its server may
+    /// have lost the queue, or may be another one, even one that was connected earlier. So all that have
+    /// asked over another connection ask again, one after the other, in their order.
     link: u64,
     latest: u64,
 }
 
 impl Line {
-    /// Calls the first waiter: it may be its turn.
+    /// Calls the first waiter, because its turn may have come.
     fn call_first(&self) {
         if let Some(spot) = self.places.values().next() {
             spot.turn.notify_one();
@@ -51,8 +51,8 @@ impl Line {
         key.0 != u64::MAX && spot.link != self.link
     }
 
-    /// Calls the next waiter that has to ask again behind one that has just asked, or left, and that one the next. Behind
-    /// the last one that had to, waiters are let in that have not asked yet.
+    /// Calls the next waiter that must ask again, after one that has just asked or left. Each then calls the
+    /// next one. After the last of them, waiters that have not asked yet are admitted.
     fn call_next(&self, key: Key, was_stale: bool, most: usize) {
         let behind = self.places.range((Excluded(key), Unbounded));
         for (next, spot) in behind.take_while(|(next, _)| next.0 != u64::MAX) {
@@ -68,7 +68,8 @@ impl Line {
         }
     }
 
-    /// Those that may stand in the server's line: all that have asked, all with a name, and others up to `most`.
+    /// Returns the waiters that may stand in the server's queue: all that have asked, all with a name, and
+    /// others up to `most`.
     fn standing(&self, most: usize) -> impl Iterator<Item = (&Key, &Spot)> {
         let mut others = 0;
         self.places.iter().filter(move |(key, spot)| {
@@ -78,7 +79,7 @@ impl Line {
     }
 }
 
-/// Whether a waiter may ask the server.
+/// The answer to whether a waiter may ask the server.
 #[derive(Debug, PartialEq)]
 pub(crate) enum May {
     Ask,
@@ -88,14 +89,14 @@ pub(crate) enum May {
     NotYet,
 }
 
-/// All lines of this process.
+/// All queues of this process.
 pub(crate) struct Lines {
     lines: Mutex<HashMap<Vec<u8>, Line>>,
     most: usize,
 }
 
 impl Lines {
-    /// Lines of which at most `most` waiters each stand in the server's queue.
+    /// Makes queues, of each of which at most `most` waiters stand in the server's queue.
     pub(crate) fn new(most: usize) -> Self {
         Self { lines: Mutex::default(), most }
     }
@@ -104,8 +105,8 @@ impl Lines {
         lock(&self.lines)
     }
 
-    /// Stands at the end of the line for this lock. The server sees the deadlocks of an owner that the program names, so
-    /// the request of such a one may stand in the server's line at once.
+    /// Joins the end of the queue for this lock. The server must see the deadlocks of an owner that the
+    /// program names, so the request of such an owner may join the server's queue at once.
     pub(crate) fn join<'a>(&'a self, name: &'a [u8], is_named: bool) -> Place<'a> {
         let (key, turn) = ((u64::MAX, next_number()), Arc::new(Notify::new()));
         self.lines()
@@ -116,7 +117,7 @@ impl Lines {
         Place { lines: self, name, key, turn }
     }
 
-    /// The server said that these have changed.
+    /// Handles the server's report that these locks have changed.
     pub(crate) fn changed(&self, change: &Change) {
         let mut lines = self.lines();
         match change {
@@ -138,7 +139,7 @@ impl Lines {
     }
 }
 
-/// A place in a line, which is left when this is dropped.
+/// A place in a queue, which is left when this is dropped.
 pub(crate) struct Place<'a> {
     lines: &'a Lines,
     name: &'a [u8],
@@ -147,7 +148,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Whether this waiter may stand in the line of the server.
+    /// Returns whether this waiter may stand in the server's queue.
     pub(crate) fn may_ask(&self) -> May {
         let (lines, most) = (self.lines.lines(), self.lines.most);
         let Some(line) = lines.get(self.name) else { return May::Ask };
@@ -161,24 +162,25 @@ impl Place<'_> {
         May::NotYet
     }
 
-    /// Whether it is the first of this process.
+    /// Returns true if it is the first waiter of this process.
     pub(crate) fn is_first(&self) -> bool {
         self.lines.lines().get(self.name).is_none_or(|line| line.places.range(..self.key).next().is_none())
     }
 
-    /// Whether the server tells of the next change.
+    /// Returns true if the server reports the next change.
     pub(crate) fn is_watched(&self) -> bool {
         self.lines.lines().get(self.name).is_some_and(|line| line.watched == Some(line.link))
     }
 
-    /// What has to be asked before over this connection, so that the server behind it tells of the next change.
+    /// Returns the command that must first be sent over this connection, so that its server reports the next
+    /// change.
     pub(crate) fn watch(&self, link: u64) -> Option<Cmd> {
         let mut lines = self.lines.lines();
         let line = lines.get_mut(self.name)?;
         if line.watched.replace(link) == Some(link) { None } else { Some(fence(self.name, None)) }
     }
 
-    /// The server has it in its line since the request of this number, over this connection.
+    /// Records that the server has it in its queue since the request of this number, over this connection.
     pub(crate) fn asked(&mut self, number: u64, link: u64) {
         let mut lines = self.lines.lines();
         let Some(line) = lines.get_mut(self.name) else { return };
@@ -193,14 +195,14 @@ impl Place<'_> {
         if number > line.latest {
             (line.link, line.latest) = (link, number);
         }
-        // What was meant for the first may have called another one.
+        // A call for the first waiter may have reached another one.
         if was_first != (line.places.keys().next() == Some(&self.key)) {
             line.call_first();
         }
         line.call_next(self.key, was_stale, self.lines.most);
     }
 
-    /// Forgets that it was called.
+    /// Clears the record that it was called.
     pub(crate) fn clear(&self) {
         let notified = std::pin::pin!(self.turn.notified());
         notified.enable();
@@ -229,7 +231,7 @@ impl Drop for Place<'_> {
         if spot.is_some_and(|spot| line.is_stale(&self.key, &spot)) {
             line.call_next(self.key, true, most);
         }
-        // The waiter that moves up may stand in the server's line now.
+        // The waiter that moves up may join the server's queue now.
         let mut others = line.places.iter().filter(|(_, spot)| !spot.is_named);
         if let Some((key, spot)) = others.nth(most - 1)
             && key.0 == u64::MAX
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn all_ask_again_in_their_order_over_another_connection() {
-        // A new one, and one to a server that was known before the slot moved there.
+        // A new connection, and one to a server that was known before the slot moved there.
         for (before, after) in [(1, 2), (2, 1)] {
             let lines = Lines::new(8);
             let mut places: Vec<_> = (0..4).map(|_| lines.join(b"k", false)).collect();
@@ -263,7 +265,8 @@ mod tests {
             assert!(places[0].watch(before).is_some() && places[0].is_watched());
             places[0].asked(next_number(), after);
             assert!(!places[0].is_watched(), "the other server tells of nothing yet");
-            // The next one asks the server before, and is sent on: the other one has to be asked to tell all the same.
+            // The next one asks the old server, and is redirected: the new one must still be asked to report
+            // changes.
             assert!(places[1].watch(before).is_none() && places[1].watch(after).is_some());
             assert!(places[0].is_watched() && places[0].watch(after).is_none());
             let new = lines.join(b"k", false);

@@ -18,17 +18,17 @@ use crate::clock::Moment;
 use crate::error::{Cause, Error};
 use crate::rules::{ATTEMPT, Step, judge};
 
-/// Why there is no reply.
+/// The reason why there is no reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// The connection ended, was never made, or the server did not answer in time; with the driver's error, if it had one.
     Broken(String, Option<RedisError>),
-    /// The server replied this error.
+    /// The server replied with this error.
     Refused(String),
 }
 
 impl Failure {
-    /// Adds the address of a server that refused to be talked to.
+    /// Adds the address of a server that refused the connection.
     pub(crate) fn at(self, address: &Address) -> Self {
         match self {
             Self::Refused(text) => Self::Refused(format!("{text} ({address})")),
@@ -36,7 +36,8 @@ impl Failure {
         }
     }
 
-    /// Names the likely cause of a plain connection that ends in its greeting: TLS servers close it, or send an alert.
+    /// Names the likely cause of a plain connection that ends in its greeting: TLS servers close it, or send
+    /// an alert.
     pub(crate) fn suspect_tls(self) -> Self {
         let is_likely = |error: &RedisError| {
             let is_away = error.is_connection_refusal() || error.is_timeout();
@@ -51,7 +52,7 @@ impl Failure {
         }
     }
 
-    /// Whether the server refused the login.
+    /// Returns true if the server refused the login.
     pub(crate) fn is_login(&self) -> bool {
         matches!(self, Self::Refused(text) if text.starts_with("NOAUTH") || text.starts_with("WRONGPASS"))
     }
@@ -67,7 +68,7 @@ impl Failure {
         }
     }
 
-    /// The same for the greeting of a new connection: the driver tells some refusals of a server in its own words.
+    /// Like `of`, for the greeting of a new connection: the driver words some refusals itself.
     fn of_greeting(error: RedisError) -> Self {
         let detail = error.detail().unwrap_or_default().to_owned();
         match (error.kind(), Self::of(error)) {
@@ -81,7 +82,7 @@ impl Failure {
         }
     }
 
-    /// What the caller is told of it. A refusal that may pass is told as what it is, with the server that it is from.
+    /// Makes the error for the caller. A temporary refusal keeps its kind, with the server that it is from.
     pub(crate) fn told(self, address: Option<&Address>) -> Error {
         let at = address.map(|address| format!("{address}: ")).unwrap_or_default();
         match self {
@@ -104,7 +105,7 @@ impl Failure {
     }
 }
 
-/// What is told of a peer without HELLO, in place of its own words, which are those of a missing module.
+/// Replaces the message of a peer without HELLO, whose own words would suggest a missing module.
 const NO_HELLO: &str = "NOPROTO this peer does not know HELLO 3 and so speaks no RESP3, as some proxies: \
                         name the address of the server itself";
 
@@ -112,37 +113,37 @@ fn is_no_hello(text: &str) -> bool {
     text.starts_with("NOPROTO") || text.to_ascii_lowercase().starts_with("err unknown command")
 }
 
-/// What was learned without having been asked for.
+/// A change that the server reports unasked.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     /// The locks with these names have changed.
     Names(Vec<Vec<u8>>),
-    /// Any lock may have changed: all were flushed, or the connection ended, and nobody knows what was missed.
+    /// Any lock may have changed: all were flushed, or the connection ended, and pushes may have been missed.
     Any,
 }
 
-/// What is told of changes.
+/// The function that receives changes.
 pub(crate) type OnChange = Arc<dyn Fn(Change) + Send + Sync>;
 
-/// How many requests may be on their way to the socket.
+/// The most requests in flight to the socket.
 const UNDERWAY: usize = 4096;
 
-/// Each request has a number, higher than those of all before.
+/// Each request has a number, higher than those of all earlier ones.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// The next number.
+/// Returns the next number.
 pub(crate) fn next_number() -> u64 {
     NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What is asked once there is nothing before it that could change whether it is needed, over the connection with this
-/// number.
+/// Makes a command to send first over the connection with this number. It is called when no earlier request
+/// can change whether that is needed.
 pub(crate) type Before<'a> = &'a (dyn Fn(u64) -> Option<Cmd> + Send + Sync);
 
-/// A command, and what is sent with it.
+/// A command, and the commands that are sent with it.
 pub(crate) struct Request<'a> {
     pub(crate) command: &'a Cmd,
-    /// Whether the slot is about to move to this node.
+    /// True if the slot is about to move to this node.
     pub(crate) asks: bool,
     pub(crate) before: Option<Before<'a>>,
 }
@@ -150,33 +151,33 @@ pub(crate) struct Request<'a> {
 impl Request<'_> {
     fn words_before(&self, link: u64) -> Vec<Cmd> {
         let before = self.before.and_then(|before| before(link));
-        // Only for the very next command.
+        // ASKING applies only to the very next command.
         before.into_iter().chain(self.asks.then(|| redis::cmd("ASKING"))).collect()
     }
 }
 
-/// A connection over which requests of many tasks go one behind the other.
+/// A connection that pipelines the requests of many tasks.
 pub(crate) struct Link {
-    /// Higher than those of all earlier connections.
+    /// Higher than the numbers of all earlier connections.
     pub(crate) number: u64,
     connection: Mutex<Option<MultiplexedConnection>>,
-    /// So that requests have the order of their numbers.
+    /// Keeps requests in the order of their numbers.
     order: Mutex<()>,
     closed: CancellationToken,
-    /// Whether a reply did not come in time. What was sent may still reach the server.
+    /// True if a reply did not arrive in time. The request may still reach the server.
     given_up: AtomicBool,
-    /// Whether the server has done what only a primary does.
+    /// True if the server has done what only a primary does.
     served: AtomicBool,
-    /// What the server refused to one of those who share this, who closed it then.
+    /// The server's refusal of one request on this shared connection, which was closed for it.
     refusal: Mutex<Option<String>>,
     born: Moment,
     on_change: Option<OnChange>,
-    /// Whether the server tells of what becomes of the keys that were read here.
+    /// True if the server reports changes of the keys that were read here.
     is_told: AtomicBool,
 }
 
 impl Link {
-    /// A new connection, over which the server tells of changes, if it may.
+    /// Opens a connection over which the server reports changes, if it may.
     pub(crate) async fn told(info: ConnectionInfo, on_change: OnChange) -> Result<Arc<Self>, Failure> {
         let link = Self::new(Some(on_change.clone()));
         let this = Arc::downgrade(&link);
@@ -199,7 +200,7 @@ impl Link {
         Ok(link)
     }
 
-    /// A new connection for few requests.
+    /// Opens a connection for few requests.
     pub(crate) async fn plain(info: ConnectionInfo) -> Result<Arc<Self>, Failure> {
         let link = Self::new(None);
         link.open(info, |config| config).await?;
@@ -231,7 +232,7 @@ impl Link {
         let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(ATTEMPT)).set_response_timeout(None);
-        // So that no request waits for its turn to be sent, for then others might overtake it.
+        // So that no request waits for its turn to be sent, since others might overtake it.
         let config = config.set_pipeline_buffer_size(UNDERWAY);
         let config = adapt(config);
         #[cfg(feature = "testing")]
@@ -261,7 +262,7 @@ impl Link {
         self.given_up.load(Ordering::Relaxed)
     }
 
-    /// Notes that the server has done what only a primary does; whether it did so for the first time.
+    /// Records that the server has done what only a primary does. Returns true the first time.
     pub(crate) fn serves(&self) -> bool {
         !self.served.swap(true, Ordering::Relaxed)
     }
@@ -290,7 +291,7 @@ impl Link {
         }
     }
 
-    /// Ends the connection, and tells all who wait for a reply what the server refused to one of them.
+    /// Ends the connection. All who wait for a reply get the refusal that one of them received.
     pub(crate) fn leave(&self, refusal: &str) {
         lock(&self.refusal).get_or_insert_with(|| refusal.to_owned());
         self.close();
@@ -301,10 +302,10 @@ impl Link {
         Failure::Broken(refusal.unwrap_or_else(|| "the connection was closed".to_owned()), None)
     }
 
-    /// Sends this behind all that was sent; the reply, and the number of the request.
+    /// Sends this after all earlier requests. Returns the reply, and the number of the request.
     ///
-    /// Once it was polled, the request is on its way behind all that were polled before. If it is dropped then, it still
-    /// is or is never sent, but does not come later.
+    /// Once polled, the request is in flight behind all that were polled earlier. If the future is dropped
+    /// then, the request is sent now or never, but not later.
     pub(crate) async fn send(&self, request: &Request<'_>) -> Result<(Value, u64), Failure> {
         let Some(connection) = lock(&self.connection).clone() else { return Err(self.ended()) };
         let mut sending: Option<Pin<Box<Exchange<'_>>>> = None;
@@ -315,7 +316,7 @@ impl Link {
             }
             let _in_order = lock(&self.order);
             number = next_number();
-            // Else a task that has done much might be told to wait here, and others would overtake it.
+            // Otherwise tokio might suspend a busy task here, and others would overtake it.
             let exchange = unconstrained(exchange(
                 connection.clone(),
                 request.words_before(self.number),
@@ -330,12 +331,13 @@ impl Link {
         }
     }
 
-    /// The reply to this. If none comes in time the connection is given up, for nobody knows what else is missing.
+    /// Returns the reply. If none arrives in time, the connection is closed, because other replies may be
+    /// missing, too.
     pub(crate) async fn call(&self, command: &Cmd, most: Duration) -> Result<(Value, u64), Failure> {
         self.call_for(&Request { command, asks: false, before: None }, most).await
     }
 
-    /// Sends a request, with what goes before it, as [`Self::call`] sends a command.
+    /// Sends a request and its preceding commands, as [`Self::call`] sends a command.
     pub(crate) async fn call_for(
         &self,
         request: &Request<'_>,
@@ -382,13 +384,13 @@ async fn exchange(
     Ok(replies.into_iter().next_back().unwrap_or(Value::Nil))
 }
 
-/// rustls panics where the program has compiled in several providers, or none, and has chosen none.
+/// rustls panics if the program has compiled in several providers, or none, and has chosen none.
 #[cfg(feature = "tls")]
 fn choose_provider(info: &ConnectionInfo) {
     use rustls::crypto::{CryptoProvider, ring::default_provider};
 
     if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) && CryptoProvider::get_default().is_none() {
-        // It fails if another thread was first.
+        // It fails if another thread came first.
         drop(default_provider().install_default());
     }
 }
@@ -400,7 +402,7 @@ fn text_of(error: &redis::ServerError) -> String {
     }
 }
 
-/// What a push says; it has no names when all was flushed.
+/// Parses a push, which has no names if all was flushed.
 fn change(data: Vec<Value>) -> Change {
     let Some(Value::Array(names)) = data.into_iter().next() else { return Change::Any };
     let names = names
@@ -409,7 +411,7 @@ fn change(data: Vec<Value>) -> Change {
     Change::Names(names.collect())
 }
 
-/// Locks it; what panicked while it was locked has left nothing half done.
+/// Locks it. A panic while it was locked has left nothing half done.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -98,7 +98,7 @@ impl Lock {
         Ok(wanted)
     }
 
-    /// What renewals ask for.
+    /// Returns the lease that renewals ask for.
     fn renewed_lease(&self) -> Duration {
         self.lease.min(self.max_hold.unwrap_or(self.lease))
     }
@@ -117,13 +117,13 @@ impl Lock {
         Err(Error::invalid(format!("min_hold {what}")))
     }
 
-    /// Refuses what could never be taken, and what is not called in a runtime.
+    /// Refuses a request that no server would grant, or that is made outside of a runtime.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.wanted()?;
         self.engine.enter_open()
     }
 
-    /// The names, for people.
+    /// Returns the names, for people.
     pub(crate) fn label(&self) -> String {
         listed(&self.names, self.engine.settings.prefix.len())
     }
@@ -144,7 +144,7 @@ impl Lock {
     pub async fn acquire(&self) -> Result<Guard, Error> {
         let (began, wanted) = (Moment::now(), self.wanted()?);
         let keeper = &self.engine.keeper;
-        // Until the hold is kept: one that closes the locks meanwhile has to find it.
+        // Until the hold is tracked: closing the locks meanwhile must find it.
         let _acquiring = keeper.acquiring.token();
         let name = listed(&self.names[..1], self.engine.settings.prefix.len());
         let mut asked = Asked::new(keeper, &name, began);
@@ -166,7 +166,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// Those of [`acquire`](Self::acquire), except [`Error::LockTimeout`].
+    /// The errors of [`acquire`](Self::acquire), except [`Error::LockTimeout`].
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         match self.clone().wait(Duration::ZERO).acquire().await {
             Err(Error::LockTimeout { .. }) => Ok(None),
@@ -186,13 +186,13 @@ impl Lock {
         let done = guard.run(async { work(guard.hold()).await }).await?;
         match (done, guard.release().await) {
             (Ok(_), Err(error @ Error::LockLost { .. })) => Err(error.into()),
-            // What no server has answered goes on in the background.
+            // An unanswered release continues in the background.
             (done, _) => done,
         }
     }
 }
 
-/// A request that hooks were told of, which are told of its end, too.
+/// A request that was reported to hooks, which also learn of its end.
 struct Asked<'a> {
     keeper: &'a Keeper,
     name: &'a str,

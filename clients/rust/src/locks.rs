@@ -19,7 +19,7 @@ use crate::rules::FAREWELL;
 use crate::servers::Topology;
 use crate::wanted::{Kind, check_label, check_lease, check_name};
 
-/// Tokens stay below what a double can count.
+/// Tokens stay within the integers that a double represents exactly.
 const HIGHEST_TOKEN: i64 = (1 << 53) - 1;
 
 /// A client for the locks of a server, of a primary that Sentinel monitors, of a cluster, or of several
@@ -103,7 +103,7 @@ impl Locks {
     pub async fn check_token(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), Error> {
         let name = name.as_ref();
         check_name(name)?;
-        // No server has ever given another one, and it refuses to be asked about it.
+        // No server has ever granted any other token, and the server refuses to check it.
         let is_live = match i64::try_from(token) {
             Ok(token @ 1..=HIGHEST_TOKEN) => self.engine.fence(&self.key(name), token).await?,
             _ => false,
@@ -133,15 +133,15 @@ impl Locks {
         self.close_timeout(FAREWELL).await;
     }
 
-    /// Does what [`close`](Self::close) does within this time. What no server has answered for by then ends with its
-    /// lease.
+    /// Does the same as [`close`](Self::close) within this time. A lock whose release no server has answered
+    /// by then ends with its lease.
     ///
-    /// Work under [`run`](crate::Hold::run) is dropped, and its lock is given up after that. A thread may be in the middle
-    /// of such work: the library waits for it, and renews its lock. If it takes too long, its lock keeps the lease, and a
-    /// warning names it. With `Duration::ZERO`, and outside of a tokio runtime, no server is asked: each lock keeps its
-    /// lease.
+    /// Work under [`run`](crate::Hold::run) is dropped, and its lock is released after that. A thread may be
+    /// in the middle of such work: the library waits for it, and renews its lock. If it takes too long, its
+    /// lock keeps the lease, and a warning names it. With `Duration::ZERO`, and outside of a tokio runtime,
+    /// no server is asked: each lock keeps its lease.
     ///
-    /// Calling it again changes nothing. If the future is dropped, closing continues in the background.
+    /// Further calls do nothing. If the future is dropped, closing continues in the background.
     pub async fn close_timeout(&self, timeout: Duration) {
         let engine = self.engine.clone();
         match Handle::try_current() {

@@ -13,7 +13,7 @@ use crate::error::{Error, Loss};
 use crate::hooks::Hooks;
 use crate::link::lock;
 
-/// Seconds, of waits and of holds.
+/// Bucket bounds in seconds, of waits and of holds.
 const WAITS: [f64; 11] = [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 const HOLDS: [f64; 12] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0];
 
@@ -32,7 +32,7 @@ pub struct OpenTelemetry {
     waiters: UpDownCounter<i64>,
     holders: UpDownCounter<i64>,
     failures: Counter<u64>,
-    /// When the holds of each name were granted, and in which span.
+    /// The grants of the holds of each name: their times and spans.
     held: Mutex<HashMap<String, Vec<(Instant, SpanContext)>>>,
 }
 
@@ -90,7 +90,7 @@ impl OpenTelemetry {
         self.attributes.iter().cloned().chain(group).collect()
     }
 
-    /// Records a duration, and a span for it, which has failed if its outcome is an error or a loss.
+    /// Records a duration and a span, which has failed if its outcome is an error or a loss.
     fn end(
         &self,
         what: &Histogram<f64>,
@@ -127,7 +127,8 @@ impl OpenTelemetry {
         self.end(&self.holds, "redislock.client.hold", held, &parent, attributes);
     }
 
-    /// The span in which the hold of this name was granted that has lasted for this time, and no longer remembers it.
+    /// Returns the span in which the hold of this name was granted that has lasted for this time, and forgets
+    /// it.
     fn granted_in(&self, name: &str, held: Duration) -> SpanContext {
         let mut all = lock(&self.held);
         let Some(known) = all.get_mut(name) else { return SpanContext::NONE };
@@ -146,7 +147,7 @@ fn is_failure(attribute: &KeyValue) -> bool {
         && ["error", "lost"].contains(&attribute.value.as_str().as_ref())
 }
 
-/// The variant of the error.
+/// Returns the variant of the error.
 fn type_of(error: &Error) -> String {
     format!("{error:?}").split(' ').next().unwrap_or_default().to_owned()
 }

@@ -29,7 +29,7 @@ use crate::rules::{BACK_OFF, each, majority, sure};
 use crate::servers::Topology;
 use crate::wanted::{Kind, Line, Wanted};
 
-/// With fewer servers a majority would be all of them: one that is down would keep everybody out.
+/// With fewer servers, a majority would be all of them: one failed server would block every lock.
 const FEWEST_SERVERS: usize = 3;
 
 /// Returns a builder for locks that a majority of independent servers grants. These locks are exclusive, one at a time,
@@ -60,7 +60,7 @@ fn topologies<S: IntoServer>(servers: impl IntoIterator<Item = S>) -> Result<Vec
 type Reply = Result<Value, Error>;
 type Heard = Result<Answer, Error>;
 
-/// What each of these servers answers to its command in time, or its error.
+/// Returns each server's reply to its command, or its error, within a time limit.
 async fn hear<'a>(
     asked: impl Iterator<Item = (&'a Arc<Core>, &'a Cmd)>,
     lease: Duration,
@@ -73,7 +73,7 @@ async fn hear<'a>(
     join_all(asking).await
 }
 
-/// The replies of these servers to the same command.
+/// Returns the replies of these servers to the same command.
 async fn ask(
     cores: &[&Arc<Core>],
     lease: Duration,
@@ -92,7 +92,7 @@ fn all(engine: &Engine) -> Vec<&Arc<Core>> {
     engine.cores.iter().collect()
 }
 
-/// What all servers answer about a hold: 0 where another value was written over the lock.
+/// Returns all servers' replies about a hold: 0 if another value was written over the lock.
 async fn ask_about(engine: &Engine, lease: Duration, name: &[u8], command: &Cmd) -> Vec<Reply> {
     let mut replies = ask(&all(engine), lease, name, command, None).await;
     for reply in replies.iter_mut().filter(|reply| reply.as_ref().is_err_and(Error::is_overwritten)) {
@@ -105,13 +105,13 @@ fn count(replies: &[Reply], wanted: i64) -> usize {
     replies.iter().filter(|reply| matches!(reply, Ok(Value::Int(number)) if *number == wanted)).count()
 }
 
-/// The first refusal, if too many servers refuse for the others to be a majority.
+/// Returns the first refusal, if too few other servers are left for a majority.
 fn refused_by_most<'a>(errors: impl Iterator<Item = &'a Error>, servers: usize) -> Option<Error> {
     let refused: Vec<_> = errors.filter(|error| error.is_refusal()).collect();
     refused.first().filter(|_| refused.len() > servers - majority(servers)).map(|error| (*error).clone())
 }
 
-/// Whether a majority of these did not end in an error.
+/// Returns true if a majority of these did not fail.
 fn most_answered<T>(replies: &[Result<T, Error>]) -> bool {
     replies.iter().filter(|reply| reply.is_ok()).count() >= majority(replies.len())
 }
@@ -120,7 +120,7 @@ fn errors<T>(replies: &[Result<T, Error>]) -> impl Iterator<Item = &Error> {
     replies.iter().filter_map(|reply| reply.as_ref().err())
 }
 
-/// Why too few of these have answered as they should.
+/// Returns the reason why too few of these answered as expected.
 fn too_few<T>(replies: &[Result<T, Error>]) -> Error {
     refused_by_most(errors(replies), replies.len()).unwrap_or_else(|| {
         let text = |error: &Error| error.to_string().replace("no server answered in time: ", "");
@@ -131,7 +131,7 @@ fn too_few<T>(replies: &[Result<T, Error>]) -> Error {
     })
 }
 
-/// The grant of a majority; tries again at random times, for nobody waits in line here.
+/// Returns the grant of a majority. Retries at random intervals, since there is no queue here.
 pub(crate) async fn acquire(
     engine: &Arc<Engine>,
     wanted: &Arc<Wanted>,
@@ -159,7 +159,7 @@ pub(crate) async fn acquire(
         }
         let is_unheard = patience.wait.is_none() && reached.age() > engine.settings.server_timeout;
         if patience.is_over() || is_unheard {
-            // A majority has answered, and somebody else has the lock.
+            // A majority has answered, and another owner has the lock.
             return if most_answered(&replies) { Ok(None) } else { Err(too_few(&replies)) };
         }
         if number == 0 {
@@ -196,19 +196,21 @@ async fn attempt(engine: &Arc<Engine>, wanted: Arc<Wanted>) -> Result<(Option<Gr
             return Ok((Some(Grant { wanted, token: highest, sent }), replies));
         }
         refusal = refusal.or_else(|| raise_refused(engine, errors(&raised)));
-        // The clock of a server may be so far ahead that the others refuse its token: then without it.
+        // The clock of a server may be so far ahead that the others refuse its token. Then that server is
+        // left out.
         granted.retain(|vote| vote.token < highest);
     }
-    // Without a refusal too few have answered.
+    // Without a refusal, too few servers have answered.
     refusal.map_or(Ok((None, replies)), Err)
 }
 
-/// Why so many servers refuse to raise their token that none can be the group's own: asking again changes nothing.
+/// Returns the refusal if too few servers can raise their tokens to a common one: asking again changes
+/// nothing.
 fn raise_refused<'a>(engine: &Engine, errors: impl Iterator<Item = &'a Error>) -> Option<Error> {
     refused_by_most(errors.filter(|error| !error.may_pass()), engine.cores.len())
 }
 
-/// A server that has granted the lock: with which token first, with which one now, and the connection that told of it.
+/// The vote of a server that has granted the lock: its first token, its present one, and the connection.
 struct Vote<'a> {
     core: &'a Arc<Core>,
     first: i64,
@@ -227,7 +229,7 @@ impl<'a> Vote<'a> {
     }
 }
 
-/// Two of these that have had the same tokens all along.
+/// Returns two votes whose tokens have always been equal.
 fn alike<'a, 'b>(granted: &'b [Vote<'a>]) -> Option<(&'b Vote<'a>, &'b Vote<'a>)> {
     let is_alike = |one: &Vote<'_>, other: &Vote<'_>| (one.first, one.token) == (other.first, other.token);
     let mut pairs =
@@ -235,9 +237,9 @@ fn alike<'a, 'b>(granted: &'b [Vote<'a>]) -> Option<(&'b Vote<'a>, &'b Vote<'a>)
     pairs.find(|(one, other)| is_alike(one, other))
 }
 
-/// Refuses one server under two names, which would count twice: it has but one token for an owner. The same token does
-/// not prove that, for all servers go on from the token that was raised last. So each then raises its own by another
-/// number, and is asked again. One that does not answer counts no more.
+/// Refuses one server under two names, which would count twice: it has only one token for an owner. Equal
+/// tokens do not prove that, because all servers continue from the last raised token. So each then raises its
+/// own by another number, and is asked again. A server that does not answer is not counted.
 async fn tell_apart<'a>(
     engine: &Engine,
     wanted: &Wanted,
@@ -278,7 +280,7 @@ async fn tell_apart<'a>(
     Ok(granted)
 }
 
-/// Renews a lease. Returns from when it counts; None if too few servers have the hold.
+/// Renews a lease. Returns the time it starts at; `None` if too few servers have the hold.
 pub(crate) async fn renew(engine: &Engine, held: &Held, lease: Duration) -> Result<Option<Moment>, Error> {
     let (name, sent) = (held.wanted.name(), Moment::now());
     let command = held.wanted.renew(name, lease, "TOKEN", held.token);
@@ -301,7 +303,7 @@ pub(crate) async fn look(engine: &Engine, held: &Held) -> Look {
     if lost > seen.len() - majority(seen.len()) { Look::Lost } else { Look::Live }
 }
 
-/// Whether a majority had it still.
+/// Returns true if a majority still held it.
 pub(crate) async fn release(engine: &Arc<Engine>, wanted: &Arc<Wanted>, token: i64) -> Result<bool, Error> {
     let command = wanted.release(wanted.name(), Some(token));
     let replies = ask_about(engine, wanted.lease, wanted.name(), &command).await;
@@ -314,7 +316,7 @@ pub(crate) async fn release(engine: &Arc<Engine>, wanted: &Arc<Wanted>, token: i
     Ok(count(&replies, 0) <= replies.len() - majority(replies.len()))
 }
 
-/// Whether a majority knows a live hold with this token.
+/// Returns true if a majority knows a live hold with this token.
 pub(crate) async fn fence(engine: &Engine, name: &[u8], token: i64) -> Result<bool, Error> {
     let said = join_all(engine.cores.iter().map(|core| core.fence(name, token))).await;
     let count = |wanted| said.iter().filter(|said| matches!(said, Ok(is_live) if *is_live == wanted)).count();
@@ -327,7 +329,7 @@ pub(crate) async fn fence(engine: &Engine, name: &[u8], token: i64) -> Result<bo
     }
 }
 
-/// The oldest version of the module, where a majority answers.
+/// Returns the oldest version of the module, if a majority answers.
 pub(crate) async fn ping(engine: &Engine, name: &[u8]) -> Result<u64, Error> {
     let said = join_all(engine.cores.iter().map(|core| core.ping(name))).await;
     let found = said.iter().flatten();

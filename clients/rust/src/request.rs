@@ -16,43 +16,43 @@ use crate::rules::{ATTEMPT, KEEP, LONGEST_PAUSE, LONGEST_RECONNECT, PAUSE, Step,
 use crate::servers::Servers;
 use crate::wanted::Wanted;
 
-/// Why an attempt failed that had no time left to connect.
+/// The failure of an attempt that had no time left to connect.
 const TOO_LATE: &str = "it took too long to connect";
 
-/// A reply, and when the request was sent that got it.
+/// A reply, and the time when its request was sent.
 pub(crate) struct Answer {
     pub(crate) reply: Value,
     pub(crate) sent: Moment,
-    /// The place of the request among all, and its connection's.
+    /// The number of the request, and that of its connection.
     pub(crate) number: u64,
     pub(crate) link: u64,
-    /// Whether the request was sent before and not answered: it may have been done then.
+    /// True if the request was sent before and not answered: it may have been executed then.
     pub(crate) is_repeated: bool,
-    /// Whether that one may still come: nobody knows what becomes of a connection that was given up.
+    /// True if an earlier copy may still arrive, because the fate of an abandoned connection is unknown.
     pub(crate) may_come_late: bool,
 }
 
-/// What has become of a request that was sent before.
+/// The fate of a request that was sent before.
 #[derive(Clone, Copy, Default)]
 struct Earlier {
     is_unanswered: bool,
     may_come_late: bool,
 }
 
-/// What is told of a request that failed, and is repeated.
+/// The function that is called for each failed attempt.
 pub(crate) type Failed<'a> = &'a (dyn Fn(&Error) + Send + Sync);
 
 /// A request for the server that has this lock.
 pub(crate) struct Ask<'a> {
     pub(crate) name: &'a [u8],
     pub(crate) command: &'a Cmd,
-    /// Until when it is repeated.
+    /// The time until which it is repeated.
     pub(crate) until: Moment,
-    /// What is told of each attempt that fails.
+    /// Called for each failed attempt.
     pub(crate) failed: Option<Failed<'a>>,
-    /// The acquire that it is for, which is told if it goes unanswered.
+    /// The acquire that it is for, which records that it went unanswered.
     pub(crate) wanted: Option<&'a Wanted>,
-    /// What is sent before it where the server tells of changes, if anything.
+    /// The command that is sent first if the server reports changes.
     pub(crate) before: Option<Before<'a>>,
 }
 
@@ -63,14 +63,15 @@ impl<'a> Ask<'a> {
 }
 
 impl Servers {
-    /// How much time is left for a request that began then. One without an end has as long as servers reply at all.
+    /// Returns the time left for a request that began then. An unlimited one has as long as servers reply at
+    /// all.
     fn left(&self, ask: &Ask<'_>, began: Moment) -> Duration {
         let until =
             if ask.until == Moment::NEVER { began.max(self.heard()) + self.timeout } else { ask.until };
         until.left()
     }
 
-    /// The reply of the server that has this lock. Repeats the request until its time is over.
+    /// Returns the reply of the server that has this lock. Repeats the request until its time is up.
     pub(crate) async fn request(&self, ask: Ask<'_>) -> Result<Answer, Error> {
         let (began, mut pause, mut earlier, mut asking) =
             (Moment::now(), PAUSE, Earlier::default(), None::<Address>);
@@ -90,7 +91,7 @@ impl Servers {
                     step => step,
                 },
             };
-            // The last attempt may have been cut short: what was told before says more.
+            // The last attempt may have been cut short: the failure before it says more.
             let is_cut = matches!(&failure, Failure::Broken(why, _) if why == TOO_LATE);
             let (is_refusal, error) =
                 (matches!(failure, Failure::Refused(_)), failure.told(address.as_ref()));
@@ -118,7 +119,7 @@ impl Servers {
         }
     }
 
-    /// Logs that a server refuses what it may grant later, once until it grants again.
+    /// Logs a temporary refusal, once until the server grants again.
     pub(crate) fn is_refused(&self, wanted: &Wanted, error: &Error) {
         if !self.refuses.swap(true, Ordering::Relaxed) {
             warn!("waiting for lock '{}': {error}", wanted.label());
@@ -136,12 +137,12 @@ impl Servers {
         let link = match at_once {
             Some(link) => link,
             None => {
-                // A renewal is told why it fails before its time is over.
+                // A renewal learns why it fails before its time is up.
                 let most = if ask.failed.is_some() { left / 2 } else { left };
                 self.link_in(most.max(5 * PAUSE).min(2 * ATTEMPT), ask.name, node).await?
             }
         };
-        // A node that has the slot only half tells of nothing.
+        // A node that the slot is still moving to reports no changes.
         let before = ask.before.filter(|_| link.is_told() && node.is_none());
         let request = Request { command: ask.command, asks: node.is_some(), before };
         let sent = Moment::now();
@@ -168,7 +169,7 @@ impl Servers {
             }
             Err(Failure::Refused(text)) => {
                 self.hears();
-                // What NOREPLICAS says no to may have begun, and may stay.
+                // A request that fails with NOREPLICAS may have been executed, and may stay so.
                 if !text.starts_with("NOREPLICAS") {
                     ask.wanted.inspect(|wanted| wanted.got_nothing());
                 }
@@ -177,7 +178,7 @@ impl Servers {
         }
     }
 
-    /// A server does what only a primary does, for the first time over a new connection.
+    /// Records that a server does what only a primary does, for the first time over a new connection.
     fn is_served(&self, address: Option<Address>) {
         let Some(address) = address else { return };
         let door = self.door(&address);
@@ -203,27 +204,28 @@ impl Servers {
         if let Ok(linked) = timeout(most, linking).await {
             return linked;
         }
-        // While it waited for its turn: what the last one who tried was told.
+        // While it waited for its turn, another task may have failed: this is that failure.
         let address = node.cloned().or_else(|| self.address(name));
         let failure = address.and_then(|address| self.door(&address).failure());
         Err(failure.unwrap_or_else(|| Failure::broken(TOO_LATE)))
     }
 }
 
-/// Closes the connection over which a server refused what only a primary does, if its address may lead elsewhere now.
+/// Closes the connection over which a server refused what only a primary does, if its address may now lead
+/// elsewhere.
 fn leave(link: &Link, text: String) -> Failure {
     let is_long = text.starts_with("LOADING") && link.age() > LONGEST_RECONNECT;
     if is_long || judge(&text) == Step::Elsewhere {
         link.leave(&text);
     } else if text.starts_with("QUARANTINE") && (link.has_served() || link.age() > 3 * KEEP) {
-        // It was the primary, and its address may lead to another server since.
+        // It was the primary, and its address may lead to another server by now.
         link.close();
         return Failure::broken(text);
     }
     Failure::Refused(text)
 }
 
-/// What a request ends in: a refusal first, which says more than a connection that ended after it.
+/// Picks the final error of a request: a refusal says more than a connection that ended after it.
 fn last_of(refused: Option<Error>, broken: Option<Error>) -> Error {
     match (refused, broken) {
         (

@@ -1,101 +1,105 @@
-//! The decisions, without input or output: constants, deadlines, and what follows from a reply.
+//! The decisions, without I/O: constants, deadlines, and the consequences of a reply.
 
 use std::time::Duration;
 
 use crc16::{State, XMODEM};
 
-/// A token that no hold ever has: a release with it ends a wait, and no hold.
+/// A token that no hold ever has. A release with it ends a wait but no hold.
 pub(crate) const NOBODYS: i64 = 1;
-/// How long a hold lasts unless it is renewed.
+/// The default lease.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
-/// A hundredth of a lease is not counted on, for clocks that run at different speeds,
+/// A holder does not rely on a hundredth of its lease, because clocks run at different speeds,
 const DRIFT_PART: u32 = 100;
-/// and neither is this.
+/// nor on this.
 const MARGIN: Duration = Duration::from_millis(2);
-/// A hold is renewed when this part of its lease is over.
+/// A hold is renewed after this fraction of its lease.
 const RENEW_PART: u32 = 3;
-/// It comes up to this part of that time earlier, at random.
+/// The renewal is up to this fraction of that time earlier, at random.
 pub(crate) const RENEW_EARLIER: u32 = 10;
-/// Most waiters of a process that stand in the server's line of one lock; the others stand behind them in the process.
-/// So a process with a thousand waiters does not keep another one out. Also the most connections that wait (`BLOCK`).
+/// The most waiters of a process in the server's queue of one lock. Further ones wait in the process, so a
+/// process with a thousand waiters does not shut out another one. Also the most connections that wait
+/// (`BLOCK`).
 pub(crate) const WAITING: usize = 16;
-/// How long beyond its wait a request may go unanswered: a little less than the two seconds that users are told.
+/// The time beyond its wait for which a request may go unanswered: a little less than the two seconds in the
+/// docs.
 pub(crate) const WAIT_MARGIN: Duration = Duration::from_millis(1800);
-/// For how long no server may answer, where a wait has no end.
+/// The time for which no server may answer during an unlimited wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// After this a request that is not answered is sent again, over a new connection.
+/// The time after which an unanswered request is sent again, over a new connection.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(2);
-/// How late a request may reach the server that was not answered, and whose connection was given up.
+/// The delay with which an unanswered request may reach the server after its connection was abandoned.
 pub(crate) const STRAY: Duration = Duration::from_secs(30);
-/// For how long a place in line is kept for a client that does not ask again,
+/// The time for which a queue position is kept for a client that does not ask again,
 pub(crate) const KEEP: Duration = Duration::from_secs(5);
-/// and how often it asks in that time.
+/// and the number of its requests in that time.
 pub(crate) const ASKS_IN_KEEP: u32 = 3;
-/// The first lease of a client that has waited: one that dies before it renews holds up others no longer.
+/// The first lease of a client that has waited: if it dies before it renews, others wait no longer.
 pub(crate) const FIRST_LEASE: Duration = Duration::from_secs(5);
-/// From a grant until the server is asked to tell of its end: most holds are over before.
+/// The time from a grant until the client subscribes to its end: most holds end earlier.
 pub(crate) const WATCH_AFTER: Duration = Duration::from_millis(20);
-/// Between two attempts,
+/// The pause between two attempts,
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
-/// and at most, for pauses double.
+/// and the longest one, since pauses double.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause before the second attempt to connect again, at random; it doubles with each attempt,
+/// The longest random pause before the second attempt to reconnect. It doubles with each attempt,
 pub(crate) const RECONNECT: Duration = Duration::from_millis(50);
 /// up to this.
 pub(crate) const LONGEST_RECONNECT: Duration = Duration::from_secs(1);
-/// How often a blocked request is asked about over the shared connection.
+/// The interval at which the shared connection asks about a blocked request.
 pub(crate) const PROBE: Duration = Duration::from_millis(1500);
-/// After this a wait is logged, and whenever it has doubled.
+/// The time after which a wait is logged, and again whenever it has doubled.
 pub(crate) const LONG_WAIT: Duration = Duration::from_secs(30);
-/// After this a wait is logged for a lock that is held by the same client.
+/// The time after which a wait is logged for a lock that the same client holds.
 pub(crate) const OWN_WAIT: Duration = Duration::from_secs(1);
-/// How long a wait without an end is asked for in one request over a connection of its own.
+/// The time for which an unlimited wait is requested at once, over a connection of its own.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// How often a waiter asks whether it is its turn, where the server does not tell.
+/// The polling interval of a waiter, if the server does not report changes.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
-/// How long closing takes at most, unless the program says so.
+/// The most time that closing takes, unless the program sets another limit.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(5);
-/// How long the scheduler sleeps at most while something is held: its timer stands still while the machine sleeps.
+/// The longest sleep of the scheduler while something is held: its timer stops while the machine sleeps.
 pub(crate) const NAP: Duration = Duration::from_secs(1);
-/// Of independent servers, each may take this part of a lease to answer,
+/// The share of a lease that each independent server may take to answer,
 const EACH_PART: u32 = 10;
-/// and at most this.
+/// and the upper limit.
 const EACH_MOST: Duration = Duration::from_millis(500);
-/// The longest pause, at random, between two attempts at independent servers.
+/// The longest random pause between two attempts at independent servers.
 pub(crate) const BACK_OFF: Duration = Duration::from_millis(200);
 
-/// The oldest module that has all that this library asks for, as HELLO tells versions: 300 is 0.3.0.
+/// The oldest module that has everything this library needs, in the form that HELLO reports versions: 300 is
+/// 0.3.0.
 pub(crate) const MODULE_VERSION_MIN: u64 = 300;
 
-/// How many slots a cluster has.
+/// The number of slots in a cluster.
 const SLOTS: u16 = 16_384;
 
-/// For how long a hold of this lease may count on it, from before its request was sent.
+/// Returns the time for which a hold of this lease is certain, counted from before its request was sent.
 pub(crate) fn sure(lease: Duration) -> Duration {
     lease.saturating_sub(lease / DRIFT_PART + MARGIN)
 }
 
-/// When a hold of this lease is renewed at the latest, from before its last request was sent.
+/// Returns the time of the latest renewal of a hold of this lease, counted from before its last request was
+/// sent.
 pub(crate) fn renewal(lease: Duration) -> Duration {
     lease / RENEW_PART
 }
 
-/// For how long one of several independent servers is waited for.
+/// Returns the time limit of one of several independent servers.
 pub(crate) fn each(lease: Duration) -> Duration {
     (lease / EACH_PART).min(EACH_MOST)
 }
 
-/// A duration as the server wants it: at least one millisecond.
+/// Converts a duration to milliseconds for the server, at least one.
 pub(crate) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-/// How many of `servers` servers are more than half.
+/// Returns the number that is more than half of `servers`.
 pub(crate) fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
 
-/// The slot of a name in a cluster.
+/// Returns the slot of a name in a cluster.
 pub(crate) fn slot(name: &[u8]) -> u16 {
     let open = name.iter().position(|byte| *byte == b'{').map_or(name.len(), |at| at + 1);
     let tag =
@@ -103,14 +107,15 @@ pub(crate) fn slot(name: &[u8]) -> u16 {
     State::<XMODEM>::calculate(if tag.is_empty() { name } else { tag }) % SLOTS
 }
 
-/// What a client does next when the server replied an error.
+/// The client's next step after an error reply.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Step {
-    /// It tells its caller.
+    /// It returns the error to its caller.
     Fail,
-    /// It asks again after a pause, at the server that is the primary then.
+    /// It asks again after a pause, at the server that is then the primary.
     Again,
-    /// The same, over a new connection: the server is no primary, and its address may lead to another one now.
+    /// The same, over a new connection: the server is not a primary, and its address may now lead to another
+    /// one.
     Elsewhere,
     /// It asks the node that has the slot now.
     Moved { slot: u16, host: String, port: u16 },
@@ -118,7 +123,7 @@ pub(crate) enum Step {
     Ask { host: String, port: u16 },
 }
 
-/// What follows from an error of the server.
+/// Decides the next step after an error of the server.
 pub(crate) fn judge(text: &str) -> Step {
     let mut words = text.split_ascii_whitespace();
     let code = words.next().unwrap_or_default();
@@ -140,13 +145,13 @@ fn redirection(is_moved: bool, slot: Option<&str>, address: Option<&str>) -> Opt
     }
 }
 
-/// The longest wait that this server allows (`redislock.max-wait`), if this error tells it.
+/// Returns the longest wait that this server allows (`redislock.max-wait`), if the error names it.
 pub(crate) fn longest_wait(text: &str) -> Option<Duration> {
     most_of("QUEUE", text).or_else(|| most_of("BLOCK", text))
 }
 
-/// The longest lease that this server allows, if this error tells it: its `redislock.max-lease`, or its
-/// `redislock.quarantine` if that is set and shorter.
+/// Returns the longest lease that this server allows, if the error names it: its `redislock.max-lease`, or
+/// its `redislock.quarantine` if that is set and shorter.
 pub(crate) fn longest_lease(text: &str) -> Option<Duration> {
     most_of("PX", text)
 }

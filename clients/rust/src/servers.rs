@@ -15,12 +15,12 @@ use crate::info::{module_version, shown_version};
 use crate::link::{Failure, Link, OnChange, lock};
 use crate::rules::{ATTEMPT, LONGEST_RECONNECT, MODULE_VERSION_MIN, RECONNECT, slot};
 
-/// Which servers there are.
+/// The kind of deployment.
 #[derive(Clone, Debug)]
 pub(crate) enum Topology {
-    /// One.
+    /// One server.
     Single(ConnectionInfo),
-    /// The primary that sentinels know by this name, and how to log in there.
+    /// The primary that sentinels know by this name, and the login there.
     Sentinel { sentinels: Vec<ConnectionInfo>, service: String, primary: ConnectionInfo },
     /// A cluster, and some of its nodes.
     Cluster(Vec<ConnectionInfo>),
@@ -36,17 +36,18 @@ impl Topology {
     }
 }
 
-/// The door to one server: one task after the other makes its connection, in the order in which they came.
+/// The door to one server: tasks connect one at a time, in order of arrival.
 #[derive(Default)]
 pub(crate) struct Door {
     gate: tokio::sync::Mutex<()>,
     link: Mutex<Option<Arc<Link>>>,
-    /// How many connections were tried since the server did what only a primary does, and whether it ever did.
+    /// The number of connections tried since the server last did what only a primary does, and whether it
+    /// ever did.
     pub(crate) tries: AtomicU32,
     pub(crate) has_served: AtomicBool,
-    /// Whether the server was asked for the version of its module.
+    /// True if the server was asked for the version of its module.
     has_told_version: AtomicBool,
-    /// Why the last attempt to connect failed, if none succeeded since.
+    /// The error of the last attempt to connect, if none has succeeded since.
     failure: Mutex<Option<Failure>>,
 }
 
@@ -59,7 +60,7 @@ impl Door {
         lock(&self.failure).clone()
     }
 
-    /// Waits longer before each connection that follows one in vain.
+    /// Waits longer before each connection that follows a failed one.
     async fn back_off(&self) {
         let tries = self.tries.fetch_add(1, Ordering::Relaxed);
         sleep(back_off(tries)).await;
@@ -70,7 +71,7 @@ impl Door {
     }
 }
 
-/// Returns the pause before another attempt to connect, which grows with each that failed.
+/// Returns the pause before another attempt to connect, which grows with each failure.
 pub(crate) fn back_off(tries: u32) -> Duration {
     match tries {
         0 => Duration::ZERO,
@@ -81,7 +82,7 @@ pub(crate) fn back_off(tries: u32) -> Duration {
 #[derive(Default)]
 struct Known {
     primary: Option<Address>,
-    /// The one before, where sentinels name another one.
+    /// The previous primary, if the sentinels name another one.
     last: Option<Address>,
     slots: HashMap<u16, Address>,
     nodes: Vec<ConnectionInfo>,
@@ -94,17 +95,17 @@ pub(crate) struct Servers {
     known: Mutex<Known>,
     finding: tokio::sync::Mutex<()>,
     pub(crate) closed: AtomicBool,
-    /// When a server replied last.
+    /// The time of a server's last reply.
     heard: Mutex<Moment>,
-    /// Whether it was logged that a server refuses what it may grant later.
+    /// True if a temporary refusal was logged.
     pub(crate) refuses: AtomicBool,
     on_change: OnChange,
     pub(crate) on_reconnect: OnReconnect,
-    /// For how long no server may answer, where a wait has no end.
+    /// The time for which no server may answer during an unlimited wait.
     pub(crate) timeout: Duration,
 }
 
-/// What is told of a server that serves again over a new connection.
+/// Called when a server serves again over a new connection.
 pub(crate) type OnReconnect = Box<dyn Fn(&Address) + Send + Sync>;
 
 impl Servers {
@@ -137,14 +138,14 @@ impl Servers {
         lock(&self.known)
     }
 
-    /// Whether there is but one server, which cannot be found anew.
+    /// Returns true if there is only one server, so that there is no other to find.
     pub(crate) fn is_single(&self) -> bool {
         matches!(self.topology, Topology::Single(_))
     }
 
-    // Where the servers are.
+    // Addresses.
 
-    /// The server of this lock, as far as it is known.
+    /// Returns the server of this lock, if known.
     pub(crate) fn address(&self, name: &[u8]) -> Option<Address> {
         self.address_in(&self.known(), name).cloned()
     }
@@ -156,7 +157,7 @@ impl Servers {
         }
     }
 
-    /// Notes that this server may be the primary no more.
+    /// Records that this server may have ceased to be the primary.
     pub(crate) fn forget(&self, address: Option<&Address>) {
         let mut known = self.known();
         match self.topology {
@@ -166,7 +167,7 @@ impl Servers {
         }
     }
 
-    /// A server says that another one has this slot.
+    /// Records that a server says another one has this slot.
     pub(crate) fn moved(&self, slot: u16, host: String, port: u16, by: Option<&Address>) {
         let host = by.filter(|_| host.is_empty()).map_or_else(|| host.into(), |by| by.host.clone());
         self.known().slots.insert(slot, Address { host, port });
@@ -184,7 +185,7 @@ impl Servers {
         self.address(name).ok_or_else(|| unknown(Failure::broken("no node has its slot")))
     }
 
-    /// Asks where the primary is, or the primaries of a cluster; why it is left unknown if nobody can tell.
+    /// Looks up the primary, or the primaries of a cluster. Returns the reason if no server can tell.
     async fn find(&self) -> Result<(), Failure> {
         let (nodes, mut why) = (self.known().nodes.clone(), Failure::broken("no server is named"));
         for (number, node) in nodes.into_iter().enumerate() {
@@ -202,7 +203,7 @@ impl Servers {
                 };
                 continue;
             }
-            // The one that answers is asked first.
+            // The sentinel or node that answers is asked first the next time.
             let mut known = self.known();
             if number < known.nodes.len() {
                 known.nodes[..=number].rotate_right(1);
@@ -273,24 +274,25 @@ impl Servers {
         known.doors.get(self.address_in(&known, name)?).cloned()
     }
 
-    /// The connection to the server of this lock, if there is one.
+    /// Returns the connection to the server of this lock, if there is one.
     pub(crate) fn ready(&self, name: &[u8]) -> Option<Arc<Link>> {
         self.known_door(name)?.ready()
     }
 
-    /// The connection to the server of this lock, if it is ready. `None` also while others wait for it to be made.
+    /// Returns the connection to the server of this lock, if it is ready. Also `None` while others wait for
+    /// it to be made.
     pub(crate) fn at_once(&self, name: &[u8]) -> Option<Arc<Link>> {
         let door = self.known_door(name)?;
         let _nobody_else = door.gate.try_lock().ok()?;
         door.ready()
     }
 
-    /// The connection to the server of this lock. The caller that is first here sends first.
+    /// Returns the connection to the server of this lock. The first caller here sends first.
     pub(crate) async fn link(&self, name: &[u8]) -> Result<Arc<Link>, Failure> {
         self.link_to(&self.find_for(name).await?).await
     }
 
-    /// The connection to this server.
+    /// Returns the connection to this server.
     pub(crate) async fn link_to(&self, address: &Address) -> Result<Arc<Link>, Failure> {
         let door = self.door(address);
         let _in_order = door.gate.lock().await;
@@ -304,7 +306,7 @@ impl Servers {
             return Err(closed());
         }
         let info = at(self.topology.login(), address);
-        // A server that has served is no other because its connection ends.
+        // A server that has served is still the same after its connection ends.
         let is_unknown =
             matches!(info.addr(), ConnectionAddr::Tcp(..)) && !door.has_served.load(Ordering::Relaxed);
         let made = Link::told(info, self.on_change.clone()).await.map_err(|failure| failure.at(address));
@@ -323,19 +325,19 @@ impl Servers {
         Ok(link)
     }
 
-    /// A connection to the server of this lock for one request that waits.
+    /// Returns a connection to the server of this lock for one waiting request.
     pub(crate) async fn own_link(&self, name: &[u8]) -> Result<(Arc<Link>, Address), Failure> {
         let address = self.find_for(name).await?;
         let link = Link::plain(at(self.topology.login(), &address)).await;
         Ok((link.map_err(|failure| failure.at(&address))?, address))
     }
 
-    /// Notes that a server has replied.
+    /// Records that a server has replied.
     pub(crate) fn hears(&self) {
         *lock(&self.heard) = Moment::now();
     }
 
-    /// When a server replied last.
+    /// Returns the time of a server's last reply.
     pub(crate) fn heard(&self) -> Moment {
         *lock(&self.heard)
     }
@@ -352,7 +354,8 @@ impl Servers {
     }
 }
 
-/// Logs that the module of this server is too old. One that is missing is reported by the first request for a lock.
+/// Logs that the module of this server is too old. A missing module is reported by the first request for a
+/// lock.
 async fn check_version(link: &Link, address: &Address) {
     let Ok((hello, _)) = link.call(&redis::cmd("HELLO"), ATTEMPT).await else { return };
     if let Some(old) = module_version(&hello).filter(|version| *version < MODULE_VERSION_MIN) {
@@ -364,13 +367,13 @@ async fn check_version(link: &Link, address: &Address) {
     }
 }
 
-/// The reply of a server that is asked nothing else.
+/// Returns the reply of a server over a separate connection.
 async fn ask_once(server: &ConnectionInfo, command: &Cmd) -> Result<Value, Failure> {
     let (value, _) = Link::plain(server.clone()).await?.call(command, ATTEMPT).await?;
     Ok(value)
 }
 
-/// Why no server is known. One that refuses the login would refuse it again.
+/// Returns the reason why no server is known. A server that refuses the login would refuse it again.
 fn unknown(why: Failure) -> Failure {
     match why {
         Failure::Broken(text, _) => {
@@ -380,7 +383,7 @@ fn unknown(why: Failure) -> Failure {
     }
 }
 
-/// The address of a primary as a sentinel names it.
+/// Parses the address of a primary from a sentinel's reply.
 fn primary_address(found: &[Value]) -> Option<Address> {
     let [Value::BulkString(host), Value::BulkString(port)] = found else { return None };
     Some(Address {
@@ -389,7 +392,7 @@ fn primary_address(found: &[Value]) -> Option<Address> {
     })
 }
 
-/// A node as `CLUSTER SLOTS` names it; without a host it is the one that answered.
+/// Parses a node from `CLUSTER SLOTS`; without a host, it is the node that answered.
 fn node_address(server: &Value, by: &Address) -> Option<Address> {
     let Value::Array(server) = server else { return None };
     let [host, Value::Int(port), ..] = &server[..] else { return None };

@@ -1,4 +1,4 @@
-//! The locks of a server in the process, and its commands: what `testing` is made of.
+//! The locks of an in-process server, and its commands: the core of `testing`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -17,13 +17,13 @@ use crate::wanted::Kind;
 
 /// The longest lease, in milliseconds: the default of redislock.max-lease.
 const LONGEST_LEASE: u64 = 3_600_000;
-/// How many holders and waiters LOCK.INFO names.
+/// The number of holders and waiters that LOCK.INFO lists.
 const NAMED: usize = 10;
 
-/// Tokens rise over all servers of a process.
+/// Tokens increase over all servers of a process.
 static TOKEN: AtomicI64 = AtomicI64::new(0);
 
-/// What a connection is sent: a reply or a push, or the text of an error.
+/// A message to a connection: a reply or a push, or the text of an error.
 pub(crate) type Sent = Result<Value, String>;
 
 /// The reply to a request; `None` if it comes later.
@@ -38,7 +38,7 @@ struct Hold {
     until: Moment,
 }
 
-/// A place in the queues of some locks; `blocked` is the connection that waits for the reply.
+/// A position in the queues of some locks; `blocked` is the connection that waits for the reply.
 struct Wait {
     names: Vec<Vec<u8>>,
     owner: Vec<u8>,
@@ -49,7 +49,7 @@ struct Wait {
     blocked: Option<u64>,
 }
 
-/// What a request for locks asks for.
+/// A request for locks.
 struct Asked {
     names: Vec<Vec<u8>>,
     owner: Vec<u8>,
@@ -63,12 +63,12 @@ struct Asked {
 #[derive(Default)]
 struct State {
     holds: Vec<Hold>,
-    /// In the order of their arrival, which is that of each queue.
+    /// In order of arrival, which is the order of each queue.
     waits: Vec<Wait>,
     connections: HashMap<u64, UnboundedSender<Sent>>,
     number: u64,
     tracking: HashSet<u64>,
-    /// Which connections are told of the next change of a name.
+    /// The connections to notify of the next change of each name.
     watched: HashMap<Vec<u8>, HashSet<u64>>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Notes a connection, which gets its replies here.
+    /// Adds a connection, which gets its replies here.
     pub(crate) fn attach(&self, replies: UnboundedSender<Sent>) -> u64 {
         let mut state = lock(&self.state);
         state.number += 1;
@@ -89,7 +89,7 @@ impl Table {
         number
     }
 
-    /// Notes that a connection has ended, and what waited over it.
+    /// Removes a connection that has ended, and the waits over it.
     pub(crate) fn detach(&self, number: u64) {
         let mut state = lock(&self.state);
         state.connections.remove(&number);
@@ -102,7 +102,7 @@ impl Table {
         lock(&self.state).connections.clear();
     }
 
-    /// Does a command, and sends the reply unless the request waits.
+    /// Executes a command, and sends the reply unless the request waits.
     pub(crate) fn answer(&self, connection: u64, words: Vec<Vec<u8>>) {
         let mut state = lock(&self.state);
         state.tick();
@@ -113,7 +113,7 @@ impl Table {
         self.changed.notify_waiters();
     }
 
-    /// Ends all holds of a lock; their tokens.
+    /// Ends all holds of a lock; returns their tokens.
     pub(crate) fn lose(&self, name: &[u8]) -> Vec<i64> {
         let mut state = lock(&self.state);
         let lost = state.holds.extract_if(.., |hold| hold.name == name).map(|hold| hold.token).collect();
@@ -121,7 +121,7 @@ impl Table {
         lost
     }
 
-    /// Ends leases and waits when their time is over, for ever.
+    /// Ends leases and waits when their time is up, for ever.
     pub(crate) async fn keep_time(&self) {
         loop {
             let changed = self.changed.notified();
@@ -136,17 +136,17 @@ impl Table {
 
 impl State {
     fn send(&self, connection: u64, reply: Sent) {
-        // One that has ended hears nothing.
+        // An ended connection receives nothing.
         drop(self.connections.get(&connection).map(|replies| replies.send(reply)));
     }
 
-    /// When a lease or a wait ends next.
+    /// Returns the next time at which a lease or a wait ends.
     fn due(&self) -> Moment {
         let untils = self.holds.iter().map(|hold| hold.until).chain(self.waits.iter().map(|wait| wait.until));
         untils.min().unwrap_or(Moment::NEVER)
     }
 
-    /// Ends the leases and waits whose time is over.
+    /// Ends the leases and waits whose time is up.
     fn tick(&mut self) {
         let now = Moment::now();
         let over: Vec<_> = self.holds.extract_if(.., |hold| hold.until <= now).collect();
@@ -208,7 +208,7 @@ impl State {
             let its = state.waits.iter().filter(|wait| is_its(wait)).filter_map(|wait| wait.blocked);
             its.for_each(|connection| state.send(connection, Err(told.to_owned())));
         };
-        // One that does not wait stays behind what its owner waits for in another way.
+        // A request that does not wait stays behind its owner's wait in another mode.
         let may = waits.is_some() || !is_another;
         if may && self.fits(&asked.names, &asked.owner, asked.kind) {
             overtake(self);
@@ -230,12 +230,12 @@ impl State {
         Ok(if blocked.is_some() { None } else { Some(Value::Nil) })
     }
 
-    /// The same owner again: the same token, and the longer lease.
+    /// The same owner asks again: it gets the same token, and the longer lease.
     fn again(&mut self, asked: &Asked, now: Moment) -> Result<Value, String> {
         let is_its = |hold: &&mut Hold| hold.owner == asked.owner && asked.names.contains(&hold.name);
         let mut its: Vec<_> = self.holds.iter_mut().filter(is_its).collect();
         let token = its[0].token;
-        // A writer may go on as a reader.
+        // A writer may continue as a reader.
         let is_lowered =
             |kind| asked.names.len() == 1 && kind == Kind::Exclusive && asked.kind == Kind::Shared;
         let fits = |hold: &Hold| hold.token == token && (hold.kind == asked.kind || is_lowered(hold.kind));
@@ -270,7 +270,7 @@ impl State {
         token
     }
 
-    /// The owners that keep this one from this lock, and how they hold it or wait for it.
+    /// Returns the owners that keep this one from this lock, and their modes.
     fn others<'a>(&'a self, name: &'a [u8], owner: &'a [u8]) -> impl Iterator<Item = (&'a [u8], Kind)> {
         let holds = self.holds.iter().filter(move |hold| hold.name == name && hold.owner != owner);
         let queue = self.waits.iter().filter(move |wait| wait.names.iter().any(|its| its == name));
@@ -279,7 +279,7 @@ impl State {
         holders.chain(before.map(|wait| (&*wait.owner, wait.kind)))
     }
 
-    /// Whether holders and earlier waiters leave room for this owner.
+    /// Returns true if holders and earlier waiters leave room for this owner.
     fn fits(&self, names: &[Vec<u8>], owner: &[u8], kind: Kind) -> bool {
         names.iter().all(|name| {
             let mut others = self.others(name, owner).map(|(_, kind)| kind);
@@ -291,13 +291,13 @@ impl State {
         })
     }
 
-    /// Refuses a wait that would never end, since those it waits for wait for its owner.
+    /// Refuses a wait that would never end, because the owners that it waits for wait for its owner.
     fn refuse_deadlock(&self, asked: &Asked) -> Result<(), String> {
         let cycle = self.chain(&asked.names, &asked.owner, asked.kind, &mut vec![&asked.owner]);
         cycle.map_or(Ok(()), |cycle| Err(format!("DEADLOCK this wait would never end: {}", cycle.join(", "))))
     }
 
-    /// The steps by which this wait depends on the first of these owners, if it does.
+    /// Returns the steps by which this wait depends on the first of these owners, if it does.
     fn chain<'a>(
         &'a self,
         names: &'a [Vec<u8>],
@@ -320,7 +320,7 @@ impl State {
                     continue;
                 }
                 seen.push(other);
-                // It goes on if any of its waits ends.
+                // An owner continues once any of its waits ends.
                 let its = self.waits.iter().filter(|wait| wait.owner == other);
                 let rests: Option<Vec<_>> =
                     its.map(|wait| self.chain(&wait.names, other, wait.kind, seen)).collect();
@@ -398,9 +398,9 @@ impl State {
         ])
     }
 
-    // What follows from a change.
+    // The consequences of a change.
 
-    /// Ends these waits in vain, which may let in others.
+    /// Ends these waits without a grant, which may admit others.
     fn leave(&mut self, mut is_left: impl FnMut(&Wait) -> bool) {
         let left: Vec<_> = self.waits.extract_if(.., |wait| is_left(wait)).collect();
         for wait in &left {
@@ -411,7 +411,7 @@ impl State {
         left.iter().flat_map(|wait| &wait.names).for_each(|name| self.changes(name));
     }
 
-    /// Notifies the connections that watch this lock, and serves the blocked requests whose turn it is.
+    /// Notifies the connections that watch this lock, and grants to the blocked requests whose turn it is.
     fn changes(&mut self, name: &[u8]) {
         for connection in self.watched.remove(name).unwrap_or_default() {
             let data = vec![Value::Array(vec![Value::BulkString(name.to_vec())])];

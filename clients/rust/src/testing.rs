@@ -41,11 +41,11 @@ use crate::link::lock;
 use crate::locks::Locks;
 use crate::table::Table;
 
-/// Where a server in the process listens, but for its number.
+/// The address of an in-process server, without its number.
 const HOST: &str = "redislock.testing.";
-/// For how long `lose` waits for the holders.
+/// The time for which `lose` waits for the holders.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many bytes may be on their way.
+/// The most bytes in flight.
 const UNDERWAY: usize = 1 << 20;
 
 static SERVERS: LazyLock<Mutex<HashMap<String, Weak<Table>>>> = LazyLock::new(Mutex::default);
@@ -117,14 +117,14 @@ impl Drop for Server {
     }
 }
 
-/// Remembers who may hold what a server in the process loses.
+/// Records the keeper whose holds an in-process server can lose.
 pub(crate) fn note(keeper: &Arc<Keeper>) {
     let mut keepers = lock(&KEEPERS);
     keepers.retain(|keeper| keeper.strong_count() > 0);
     keepers.push(Arc::downgrade(keeper));
 }
 
-/// Connects to the server in the process that has this address. `None`: it is the address of another server.
+/// Connects to the in-process server that has this address. `None`: it is the address of another server.
 pub(crate) fn connect(address: &ConnectionAddr) -> Option<Result<DuplexStream, String>> {
     let ConnectionAddr::Tcp(host, _) = address else { return None };
     if !host.starts_with(HOST) {
@@ -165,7 +165,7 @@ async fn serve(table: Arc<Table>, stream: DuplexStream) {
     table.detach(number);
 }
 
-/// The words of the next request.
+/// Returns the words of the next request.
 async fn request(reader: &mut BufReader<ReadHalf<DuplexStream>>) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     for _ in 0..length(reader).await? {
@@ -177,14 +177,14 @@ async fn request(reader: &mut BufReader<ReadHalf<DuplexStream>>) -> Option<Vec<V
     Some(words)
 }
 
-/// The number in a line, as `*3` or `$4`.
+/// Returns the number in a line, such as `*3` or `$4`.
 async fn length(reader: &mut BufReader<ReadHalf<DuplexStream>>) -> Option<usize> {
     let mut line = String::new();
     reader.read_line(&mut line).await.ok()?;
     line.trim_end().get(1..)?.parse().ok()
 }
 
-/// A reply in RESP3.
+/// Encodes a reply in RESP3.
 fn packed(value: &Value) -> Vec<u8> {
     let all = |sign: char, count: usize, values: Vec<&Value>| {
         [format!("{sign}{count}\r\n").into_bytes(), values.into_iter().flat_map(packed).collect()].concat()

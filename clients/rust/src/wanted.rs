@@ -1,4 +1,4 @@
-//! What one acquire asks for, and the commands for it.
+//! The request of one acquire, and the commands for it.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,21 +14,21 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::rules::{FIRST_LEASE, NOBODYS, milliseconds};
 
-/// The shortest lease: it leaves time for a renewal, and a shorter one is most likely meant in other units.
+/// The shortest lease: it leaves time for a renewal, and a shorter one is most likely a mistake in the unit.
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(100);
-/// The longest owner that the server takes.
+/// The longest owner that the server accepts.
 const LONGEST_OWNER: usize = 256;
-/// What stands for an owner that the server makes up for each request: no later one could name it.
+/// Makes the server generate an owner for each request, which no later request could name.
 const MADE_UP: &[u8] = b"*";
-/// How many names it takes together,
+/// The most names that the server accepts together,
 const MOST_NAMES: usize = 64;
-/// and how many holders of a semaphore.
+/// and the most permits of a semaphore.
 const HIGHEST_LIMIT: u32 = 1_000_000;
 
 /// The longest label: an owner is a label and a UUID.
 const LONGEST_LABEL: usize = 200;
 
-/// What tells an operator whose an owner is, unless the program says so itself: host and process.
+/// Identifies the process of an owner for operators, unless the program sets a label: host and process.
 pub(crate) static HOST_LABEL: LazyLock<String> = LazyLock::new(|| {
     let host: String = rustix::system::uname().nodename().to_string_lossy().chars().take(64).collect();
     // 64 characters may be 256 bytes.
@@ -36,12 +36,12 @@ pub(crate) static HOST_LABEL: LazyLock<String> = LazyLock::new(|| {
     format!("{host}:{}", process::id())
 });
 
-/// An owner that nobody had before.
+/// Returns a new, unique owner.
 pub(crate) fn new_owner(label: &str) -> Vec<u8> {
     format!("{label}:{}", Uuid::new_v4()).into_bytes()
 }
 
-/// Refuses a label that makes no owner.
+/// Refuses a label that cannot begin an owner.
 pub(crate) fn check_label(label: &str) -> Result<(), Error> {
     if (1..=LONGEST_LABEL).contains(&label.len()) {
         return Ok(());
@@ -57,12 +57,12 @@ pub(crate) fn check_lease(lease: Duration) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a name that no server would take.
+/// Refuses a name that no server would accept.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Error> {
     if name.is_empty() { Err(Error::invalid("the name of a lock must not be empty")) } else { Ok(()) }
 }
 
-/// Refuses an owner that no server would take, or under which nobody could be found again.
+/// Refuses an owner that no server would accept, or that no later request could name.
 pub(crate) fn check_owner(owner: &[u8]) -> Result<(), Error> {
     if !(1..=LONGEST_OWNER).contains(&owner.len()) {
         let text = format!("owner must be from 1 to {LONGEST_OWNER} bytes long, not {}", owner.len());
@@ -75,10 +75,10 @@ pub(crate) fn check_owner(owner: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// How a lock is held.
+/// The mode in which a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// By one alone.
+    /// By one owner.
     Exclusive,
     /// By several readers.
     Shared,
@@ -86,43 +86,43 @@ pub(crate) enum Kind {
     Limit(u32),
 }
 
-/// How a request waits on the server.
+/// The way in which a request waits on the server.
 #[derive(Clone, Copy)]
 pub(crate) enum Line {
     /// Not at all.
     No,
-    /// By a place that the server keeps for this time.
+    /// With a queue position that the server keeps for this time.
     Queue(Duration),
-    /// For this time, over a connection that is blocked.
+    /// For this time, over a blocked connection.
     Block(Duration),
 }
 
-/// What one acquire asks for, with an owner of its own.
+/// The request of one acquire, with an owner of its own.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// With what stands before each.
+    /// With the prefix of each.
     pub(crate) names: Vec<Vec<u8>>,
-    /// How many bytes stand before each name.
+    /// The length of each name's prefix in bytes.
     pub(crate) prefix: usize,
     pub(crate) kind: Kind,
     pub(crate) lease: Duration,
-    /// What a request asks for that has waited.
+    /// The lease that a request asks for after a wait.
     pub(crate) first_lease: Duration,
     pub(crate) owner: Vec<u8>,
-    /// Whether the program names the owner, which may hold something besides.
+    /// True if the program names the owner, which may then hold other locks.
     pub(crate) is_named: bool,
-    /// Until when the lock stays taken, whatever happens to its holder.
+    /// The time until which the lock stays taken, whatever happens to its holder.
     parked_until: OnceLock<Moment>,
-    /// Whether a request went unanswered: it may reach the server late.
+    /// True if a request went unanswered, and may reach the server late.
     doubtful: AtomicBool,
-    /// Whether the latest request is on its way, or was granted.
+    /// True if the latest request is in flight, or was granted.
     grantable: AtomicBool,
-    /// Whether any request was sent at all.
+    /// True if any request was sent at all.
     sent: AtomicBool,
 }
 
 impl Wanted {
-    /// Refuses what no server would take.
+    /// Refuses arguments that no server would accept.
     pub(crate) fn new(
         names: Vec<Vec<u8>>,
         prefix: usize,
@@ -154,7 +154,7 @@ impl Wanted {
         Ok(Self::of(names, prefix, kind, lease, owner))
     }
 
-    /// A request for the same locks with another owner.
+    /// Makes a request for the same locks with another owner.
     pub(crate) fn anew(&self, label: &str) -> Self {
         Self::of(self.names.clone(), self.prefix, self.kind, self.lease, new_owner(label))
     }
@@ -178,17 +178,17 @@ impl Wanted {
         }
     }
 
-    /// The first name, by which the server is found.
+    /// Returns the first name, by which the server is found.
     pub(crate) fn name(&self) -> &[u8] {
         &self.names[0]
     }
 
-    /// The names, for people.
+    /// Returns the names, for people.
     pub(crate) fn label(&self) -> String {
         listed(&self.names, self.prefix)
     }
 
-    /// The first name, for hooks.
+    /// Returns the first name, for hooks.
     pub(crate) fn short(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.name()[self.prefix..])
     }
@@ -197,38 +197,38 @@ impl Wanted {
         self.doubtful.load(Ordering::Relaxed)
     }
 
-    /// Whether the server may have granted it by now, so far as one can tell from what was sent and answered.
+    /// Returns true if the server may have granted it, judging by requests and replies.
     pub(crate) fn may_be_granted(&self) -> bool {
         self.is_doubtful() || self.grantable.load(Ordering::Relaxed)
     }
 
-    /// Whether there may be anything to give up.
+    /// Returns true if there may be anything to give up.
     pub(crate) fn was_sent(&self) -> bool {
         self.is_doubtful() || self.sent.load(Ordering::Relaxed)
     }
 
-    /// Notes that a request is sent.
+    /// Records that a request is sent.
     pub(crate) fn sends(&self) {
         self.sent.store(true, Ordering::Relaxed);
         self.grantable.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that it was answered, and has got nothing.
+    /// Records that it was answered, and has got nothing.
     pub(crate) fn got_nothing(&self) {
         self.grantable.store(false, Ordering::Relaxed);
     }
 
-    /// Notes that a request went unanswered.
+    /// Records that a request went unanswered.
     pub(crate) fn doubt(&self) {
         self.doubtful.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that it was answered after all.
+    /// Records that it was answered after all.
     pub(crate) fn trust(&self, was_doubtful: bool) {
         self.doubtful.store(was_doubtful, Ordering::Relaxed);
     }
 
-    /// Takes the lock or all of the locks, waits, or keeps a place in line.
+    /// Acquires the lock or all of the locks, waits, or keeps a queue position.
     pub(crate) fn acquire(&self, lease: Duration, line: Line) -> Cmd {
         let mut command = if self.names.len() > 1 {
             let mut command = redis::cmd("LOCK.MACQUIRE");
@@ -253,26 +253,26 @@ impl Wanted {
         command
     }
 
-    /// Begins the lease anew.
+    /// Starts a new lease.
     pub(crate) fn renew(&self, name: &[u8], lease: Duration, which: &str, token: i64) -> Cmd {
         let mut command = redis::cmd("LOCK.RENEW");
         command.arg(name).arg(&self.owner).arg("PX").arg(milliseconds(lease)).arg(which).arg(token);
         command
     }
 
-    /// Keeps the lock taken until then: a release before only ends the hold.
+    /// Keeps the lock taken until then: an earlier release only ends the hold.
     pub(crate) fn park(&self, until: Moment) {
         self.parked_until.get_or_init(|| until);
     }
 
-    /// For how long the lock has to stay taken, in whole milliseconds.
+    /// Returns the time for which the lock must stay taken, in whole milliseconds.
     pub(crate) fn parked(&self) -> Duration {
         let left = self.parked_until.get().map_or(Duration::ZERO, |until| until.left());
         Duration::from_millis(u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
     }
 
-    /// Gives up the hold; without a token, the place in line too. While the lock has to stay taken, its lease is cut to
-    /// that.
+    /// Releases the hold; without a token, also ends the wait. If the lock must stay taken, its lease is cut
+    /// to the rest instead.
     pub(crate) fn release(&self, name: &[u8], token: Option<i64>) -> Cmd {
         let parked = self.parked();
         if let Some(token) = token.filter(|token| *token != NOBODYS && !parked.is_zero()) {
@@ -287,20 +287,21 @@ impl Wanted {
     }
 }
 
-/// Names for people, without the bytes that stand before each.
+/// Lists names for people, without their prefixes.
 pub(crate) fn listed(names: &[Vec<u8>], prefix: usize) -> String {
     let names: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(&name[prefix..])).collect();
     names.join(", ")
 }
 
-/// Asks whether the token is live; on a connection that is told, the server tells of the next change, too.
+/// Asks whether the token is live. On a connection that receives pushes, it also subscribes to the next
+/// change.
 pub(crate) fn fence(name: &[u8], token: Option<i64>) -> Cmd {
     let mut command = redis::cmd("LOCK.FENCE");
     command.arg(name).arg(token);
     command
 }
 
-/// A release of no hold, for an owner that nobody is: a write that changes nothing.
+/// A release by an owner that never exists: a write that changes nothing.
 pub(crate) fn release_nothing(name: &[u8]) -> Cmd {
     let mut command = redis::cmd("LOCK.RELEASE");
     command.arg(name).arg(new_owner(&HOST_LABEL)).arg("TOKEN").arg(NOBODYS);

@@ -133,7 +133,7 @@ async fn a_ping_says_that_the_module_is_missing() {
     assert!(matches!(told, Err(Error::ModuleMissing { .. })), "{told:?}");
 }
 
-/// What a ping fails with, in the words for people.
+/// The error of a ping, in the words for people.
 async fn ping_failure(locks: &Locks) -> (bool, String) {
     let failed = locks.ping().await.unwrap_err();
     (matches!(failed, Error::ConnectionFailed { .. }), failed.to_string())

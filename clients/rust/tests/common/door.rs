@@ -24,7 +24,7 @@ struct State {
     lost: AtomicU64,
     /// The port of the server that new connections reach.
     target: AtomicU16,
-    /// What is replaced in replies, and by what, which is as long.
+    /// Bytes to replace in replies, and their replacement of the same length.
     changed: Mutex<Option<(&'static [u8], &'static [u8])>>,
 }
 
