@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// errands give up, in the background, what a request got or may still get.
+// errands release, in the background, what a request got or may still get.
 type errands struct {
 	mu   sync.Mutex
 	same map[string][]*errand
@@ -17,14 +17,14 @@ type errand struct {
 	name     string
 	words    []string
 	hasToken bool
-	// isSent tells that the release was sent once, behind what it gives up.
+	// isSent is true if the release was sent once, after the request that it gives up.
 	isSent bool
 	off    context.Context
 	cancel context.CancelFunc
 }
 
-// abandon gives up whatever this request got or may still get, or, with a token, the hold that has it. It does so at
-// once, behind whatever was sent for it, and again in the background until a server has answered.
+// abandon releases all that this request got or may still get; with a token, the hold that has it. It sends a release
+// at once, after all earlier requests, and repeats it in the background until a server has answered.
 func (c *core) abandon(w *wanted, token int64) {
 	for _, name := range w.names {
 		e := &errand{wanted: w, name: name, words: w.release(name, token), hasToken: token != 0}
@@ -33,8 +33,8 @@ func (c *core) abandon(w *wanted, token int64) {
 		if l := c.servers.ready(name); l != nil {
 			sent, e.isSent = l.send(e.words, nil), true
 		}
-		// It would end the next hold of the same owner, too: one that asks again while a server still has the hold gets
-		// the same token.
+		// A late release would end the owner's next hold, too: an owner that asks again while a server still has its
+		// hold gets the same token.
 		key := name + "\x00" + w.owner
 		c.file(key, e)
 		c.working.run(func() {
@@ -55,7 +55,7 @@ func (c *core) giveUp(e *errand, sent *call) {
 			return
 		}
 	}
-	// What was sent and not answered may still arrive: so it is given up a little later, and again.
+	// An unanswered request may still arrive, so its grant is released a little later, and again.
 	began, wait := now(), 2*longestPause
 	for began.age() < min(e.wanted.lease, 3*defaultServerTimeout) && e.off.Err() == nil {
 		_, err := c.servers.request(e.off, &ask{name: e.name, words: e.words, until: now().after(attemptTime)})
@@ -69,7 +69,7 @@ func (c *core) giveUp(e *errand, sent *call) {
 	}
 }
 
-// file lets it be called off by one that asks for the same, which the later of two that give it up does, too.
+// file lets a later request for the same locks call the errand off. The later of two releases does that, too.
 func (c *core) file(key string, e *errand) {
 	c.errands.mu.Lock()
 	defer c.errands.mu.Unlock()
@@ -89,7 +89,7 @@ func (c *core) unfile(key string, e *errand) {
 	}
 }
 
-// callOff gives up no more what this owner has asked for before.
+// callOff stops giving up earlier requests of this owner.
 func (c *core) callOff(w *wanted) {
 	c.errands.mu.Lock()
 	defer c.errands.mu.Unlock()
@@ -98,8 +98,8 @@ func (c *core) callOff(w *wanted) {
 	}
 }
 
-// callOff stops them. The server does what was sent before ahead of what comes now. What was not given up may still arrive,
-// even after the request that calls this off: so it must be given up, too.
+// callOff stops the errands. The server executes earlier requests before later ones. A request that was not given up
+// may still arrive, even after the one that calls this off, so the newer request inherits its doubt.
 func (all *errands) callOff(key string, by *wanted) {
 	for _, e := range all.same[key] {
 		e.cancel()

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A core acquires, renews and gives up, on one server, one primary, or one cluster.
+// A core acquires, renews and releases, on one server, one primary, or one cluster.
 type core struct {
 	*options
 	servers *servers
@@ -18,41 +18,42 @@ type core struct {
 	keeper  *keeper
 	// blocking has a place for each connection that waits for several locks.
 	blocking chan struct{}
-	// keep is for how long a place in the queue is kept, and longestBlock the longest wait: what the server allows.
+	// keep is the time for which a queue position is kept, and longestBlock the longest wait: as long as the server
+	// allows.
 	keep, longestBlock atomic.Int64
 	errands            errands
-	// closing ends when nobody may acquire any more.
+	// closing ends when no lock can be acquired any longer.
 	closing context.Context
 	close   context.CancelCauseFunc
-	// acquiring counts acquires, and working what goes on in the background.
+	// acquiring counts acquires, and working background work.
 	acquiring, working, bodies, scheduling busy
 	logged                                 sync.Map
-	// ctx ends when nothing goes on any more.
+	// ctx ends when all work has ended.
 	ctx  context.Context
 	stop context.CancelFunc
 }
 
-// A grant is what was had: the token, and when the request that got it was sent.
+// A grant has the token, and the time when its request was sent.
 type grant struct {
 	token int64
 	sent  moment
 }
 
-// A patience is how long an acquire may wait.
+// A patience limits the wait of an acquire.
 type patience struct {
 	until moment
 	once  bool
-	// arrived is the place of the call among all.
+	// arrived is the number of the call, in order of arrival.
 	arrived uint64
-	// probe is when it is asked, shortly before the context ends, whether the server is in quarantine: a request that
-	// waits is not told.
+	// probe is the time, shortly before the context ends, to ask whether the server is in quarantine: a waiting request
+	// does not learn that.
 	probe    moment
 	isProbed bool
-	// byContext tells that the deadline of the context is what ends the wait.
+	// byContext is true if the deadline of the context ends the wait.
 	byContext bool
 }
 
-// next is how long it may sleep.
+// next returns how long it may sleep.
 func (p patience) next() time.Duration {
 	if p.isProbed {
 		return p.until.left()
@@ -62,10 +63,10 @@ func (p patience) next() time.Duration {
 
 func (p patience) isOver() bool { return p.once || p.until.left() <= 0 }
 
-// requests is until when a request is repeated.
+// requests returns the time until which a request is repeated.
 func (p patience) requests() moment { return p.until.after(waitMargin) }
 
-// acquire returns the grant; nil if it was not to be had in time. If it is nil, nothing is held.
+// acquire returns the grant, or nil if the lock was not granted in time. Then nothing is held.
 func (c *core) acquire(ctx context.Context, w *wanted, p patience) (got *grant, err error) {
 	c.acquiring.count.Add(1)
 	defer c.acquiring.count.Add(-1)
@@ -102,7 +103,7 @@ func (c *core) acquire(ctx context.Context, w *wanted, p patience) (got *grant, 
 
 func token(number int64) uint64 { return uint64(max(0, number)) }
 
-// giveWay gives up whatever a request may have got. What its owner holds by another request stays where it got nothing.
+// giveWay gives up what a request may have got. If it got nothing, its owner keeps what it holds by another request.
 func (c *core) giveWay(w *wanted, p patience, err error) {
 	isClear := !w.doubtful.Load()
 	if isClear && err == nil && p.once {
@@ -131,7 +132,7 @@ func (c *core) acquireOnce(ctx context.Context, w *wanted, p patience) (*grant, 
 	if got != nil || err != nil {
 		return got, err
 	}
-	// Only a request that does not wait is told of a quarantine, by an error that says how long.
+	// Only a request that does not wait learns of a quarantine, by an error that says how long it lasts.
 	got, err = c.attempt(ctx, w, p)
 	if errors.Is(err, ErrQuarantine) {
 		return nil, err
@@ -172,7 +173,7 @@ func grantOf(got *answer) *grant {
 	return nil
 }
 
-// waitInLine keeps a place in the queue over the shared connection, and asks when the server tells of a change.
+// waitInLine keeps a queue position over the shared connection, and asks when the server reports a change.
 func (c *core) waitInLine(ctx context.Context, w *wanted, p patience) (*grant, error) {
 	place := c.lines.join(w.name(), p.arrived, w.isNamed)
 	defer place.leave()
@@ -231,13 +232,13 @@ func (c *core) waitInLine(ctx context.Context, w *wanted, p patience) (*grant, e
 	return nil, context.Cause(ctx)
 }
 
-// blocked is how long it may not ask.
+// blocked returns how long it may not ask.
 func (c *core) blocked(place *place, behind *moment) time.Duration {
 	switch place.mayAsk() {
 	case notYet:
 		return longBlock
 	case afterOthers:
-		// A waiter that is not called in time asks all the same, for its place may lapse.
+		// A waiter that is not called in time asks anyway, because its position may lapse.
 		if *behind == 0 {
 			*behind = now()
 		}
@@ -247,13 +248,13 @@ func (c *core) blocked(place *place, behind *moment) time.Duration {
 	return 0
 }
 
-// sleepInLine sleeps until it is called, or has to ask in order to keep its place.
+// sleepInLine sleeps until it is called, or must ask again to keep its position.
 func (c *core) sleepInLine(ctx context.Context, place *place, times int, p patience) {
 	keep := time.Duration(c.keep.Load())
 	isFirst, isWatched := place.isFirst()
 	switch {
 	case !isFirst:
-		// The one before calls it earlier: so all ask in their order.
+		// The waiter ahead calls it earlier, so all ask in their order.
 		place.sleep(ctx, min(p.next(), 2*keep/asksInKeep))
 	case isWatched:
 		place.sleep(ctx, min(p.next(), keep/asksInKeep))
@@ -269,7 +270,7 @@ func (c *core) tellOfWaiting(w *wanted, times *int) {
 	}
 }
 
-// bear waits for what passes, learns what the server allows, and hands on all else.
+// bear waits after temporary errors, learns the server's limits from others, and returns all other errors.
 func (c *core) bear(ctx context.Context, w *wanted, err error, p patience) error {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -277,7 +278,7 @@ func (c *core) bear(ctx context.Context, w *wanted, err error, p patience) error
 	}
 	if e.Kind == ErrQuarantine && e.Left < p.until.left() {
 		c.servers.isRefused(w, err)
-		// The address may lead to another server before it is over.
+		// The address may lead to another server before the quarantine ends.
 		sleep(ctx, min(keepTime, e.Left+pause))
 		return nil
 	}
@@ -288,7 +289,8 @@ func (c *core) bear(ctx context.Context, w *wanted, err error, p patience) error
 	return err
 }
 
-// begin renews once after a wait, and counts from that; nil if the lock was lost already, or nobody answers.
+// begin renews once after a wait, and counts from that. It returns nil if the lock was already lost, or no server
+// answers.
 func (c *core) begin(ctx context.Context, w *wanted, token int64, until moment) (*grant, error) {
 	wasDoubtful := w.doubtful.Swap(true) // whatever comes, it was granted
 	sent, _, err := c.renewed(ctx, w, w.lease, token, until, nil)
@@ -305,7 +307,7 @@ func (c *core) begin(ctx context.Context, w *wanted, token int64, until moment) 
 	return &grant{token, sent}, nil
 }
 
-// each does this for each name side by side, and returns the first error.
+// each does this for each name in parallel, and returns the first error.
 func each(names []string, do func(int, string) error) error {
 	if len(names) == 1 {
 		return do(0, names[0])
@@ -319,8 +321,8 @@ func each(names []string, do func(int, string) error) error {
 	return cmp.Or(errs...)
 }
 
-// renewed renews the leases. It returns from when they count, 0 if any of the locks is lost, and whether an older
-// request may come late.
+// renewed renews the leases. It returns the time they start at (0 if any of the locks is lost) and whether an older
+// request may arrive late.
 func (c *core) renewed(
 	ctx context.Context, w *wanted, lease time.Duration, token int64, until moment, failed func(error),
 ) (moment, bool, error) {
@@ -342,8 +344,8 @@ func (c *core) renewed(
 	return from, isLate, nil
 }
 
-// fence tells whether the token is that of a live hold. Only a primary's no counts: a replica may lack what its primary
-// has.
+// fence returns whether the token is that of a live hold. Only a primary's no counts: a replica may lack its primary's
+// holds.
 func (c *core) fence(ctx context.Context, name string, token int64) (bool, error) {
 	until := now().after(2 * attemptTime)
 	words := []string{"LOCK.FENCE", name, strconv.FormatInt(token, 10)}
@@ -351,7 +353,7 @@ func (c *core) fence(ctx context.Context, name string, token int64) (bool, error
 	if err != nil || got.reply == int64(1) {
 		return err == nil, err
 	}
-	// It releases nothing, and a replica refuses it: then the address is asked for its server again.
+	// It releases nothing, and a replica refuses it, after which the address is resolved again.
 	write := []string{"LOCK.RELEASE", name, newOwner(c.label), "TOKEN", strconv.Itoa(nobodys)}
 	if _, err := c.servers.request(ctx, &ask{name: name, words: write, until: until}); err != nil && !isRefusal(err) {
 		return false, err
@@ -360,7 +362,7 @@ func (c *core) fence(ctx context.Context, name string, token int64) (bool, error
 	return err == nil && got.reply == int64(1), err
 }
 
-// logWait logs a wait that lasts, until the context ends.
+// logWait logs long waits, until the context ends.
 func (c *core) logWait(ctx context.Context, w *wanted) {
 	if since := c.keeper.heldSince(w.names); since != never && c.mayLog(w) {
 		c.logger.Warn("redislock: waiting for a lock that the same Locks holds: a task that acquires a lock twice waits for itself",
@@ -373,7 +375,7 @@ func (c *core) logWait(ctx context.Context, w *wanted) {
 	}
 }
 
-// mayLog tells whether a wait for this lock is to be logged: many wait for it, and one of them is enough.
+// mayLog reports whether a wait for this lock should be logged: one of many waiters is enough.
 func (c *core) mayLog(w *wanted) bool {
 	at, is := c.logged.Swap(w.name(), now())
 	if is && at.(moment).age() < longWait/2 {
@@ -389,7 +391,7 @@ func (c *core) mayLog(w *wanted) bool {
 	return true
 }
 
-// holder names the holder of any of these locks, for people; nothing where the server refuses to say.
+// holder names the holder of any of these locks, for people. It returns nothing if the server refuses to say.
 func (c *core) holder(ctx context.Context, w *wanted) []any {
 	for _, name := range w.names {
 		info, err := c.info(ctx, name)

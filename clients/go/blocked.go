@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// What became of a request that waited.
+// The outcome of a waiting request.
 type blockedEnd int
 
 const (
-	// blockedEnded: its time is over, or another server has to be asked.
+	// blockedEnded: its time is up, or another server must be asked.
 	blockedEnded blockedEnd = iota
-	// blockedLost: it was granted, and the grant was over before it was known.
+	// blockedLost: it was granted, but the grant expired before it was known.
 	blockedLost
-	// blockedBroken: the connection did not last.
+	// blockedBroken: the connection ended.
 	blockedBroken
 )
 
@@ -22,7 +22,7 @@ const (
 func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, error) {
 	times, tries := 0, 0
 	for ctx.Err() == nil {
-		// Over the shared connection, which finds the primary and pauses between two attempts for all that wait.
+		// This uses the shared connection, which finds the primary and pauses between two attempts for all waiters.
 		got, err := c.attempt(ctx, w, p)
 		switch {
 		case errors.Is(err, ErrQuarantine): // one that waits is let in when it is over
@@ -55,14 +55,15 @@ func (c *core) waitBlocked(ctx context.Context, w *wanted, p patience) (*grant, 
 	return nil, context.Cause(ctx)
 }
 
-// enter waits for its turn to make a connection that waits, and returns the room that it leaves then; nil if the time or the
-// context ended first.
+// enter waits for its turn to open a waiting connection, and returns the room to leave afterwards. It returns nil if
+// the time or the context ended first.
 func (c *core) enter(ctx context.Context, w *wanted, p patience) chan struct{} {
 	over := time.NewTimer(p.until.left())
 	defer over.Stop()
 	for {
 		room := c.blocking
-		// The server has to see the deadlock of an owner that holds another lock: that one waits for no connection.
+		// The server must see the deadlock of an owner that holds another lock, so such an owner does not wait for a
+		// connection.
 		isHolding, begins := c.keeper.holdsBy(w)
 		if isHolding {
 			room = make(chan struct{}, 1)
@@ -79,8 +80,8 @@ func (c *core) enter(ctx context.Context, w *wanted, p patience) chan struct{} {
 	}
 }
 
-// block sends one request that waits. It asks over the shared connection from time to time whether that was granted: the
-// network may have swallowed the grant, or the request.
+// block sends one waiting request. It asks at intervals over the shared connection whether that was granted: the
+// network may have lost the grant, or the request.
 func (c *core) block(ctx context.Context, w *wanted, p patience) (*grant, blockedEnd, error) {
 	lease := min(w.lease, w.firstLease)
 	linking, cancel := context.WithTimeout(ctx, min(p.until.left(), 2*attemptTime))
@@ -95,7 +96,7 @@ func (c *core) block(ctx context.Context, w *wanted, p patience) (*grant, blocke
 		return nil, blockedBroken, nil
 	}
 	defer own.end(broken(nil, "the wait is over"))
-	// It may be cancelled, or be cut: then the request may have been granted unheard.
+	// If it is cancelled or cut, the request may have been granted without a reply.
 	wasDoubtful := w.doubtful.Swap(true)
 	most := min(p.until.left(), time.Duration(c.longestBlock.Load()))
 	sent := own.send(w.acquire(lease, "BLOCK", most), nil)
@@ -112,7 +113,7 @@ func (c *core) block(ctx context.Context, w *wanted, p patience) (*grant, blocke
 			return nil, blockedBroken, nil
 		case <-probe.C:
 		}
-		// A plain request leaves the place in the queue as it is, and gets the token if it was granted.
+		// A plain request leaves the queue position unchanged, and gets the token if the lock was granted.
 		got, err := c.attempt(ctx, w, p)
 		if got != nil || err != nil && !errors.Is(err, ErrQuarantine) {
 			return got, blockedEnded, err
@@ -123,7 +124,7 @@ func (c *core) block(ctx context.Context, w *wanted, p patience) (*grant, blocke
 	}
 }
 
-// unblocked takes the answer to a request that waited.
+// unblocked handles the answer to a waiting request.
 func (c *core) unblocked(
 	ctx context.Context, w *wanted, sent *call, address string, wasDoubtful bool, lease time.Duration,
 ) (*grant, blockedEnd, error) {
@@ -134,7 +135,7 @@ func (c *core) unblocked(
 		if !is {
 			return nil, blockedEnded, nil
 		}
-		// It was granted at any time of the wait, and not after this moment.
+		// It was granted at some time during the wait, and not after this moment.
 		got, err := c.begin(ctx, w, token, now().after(sure(lease)))
 		return got, blockedLost, err
 	}

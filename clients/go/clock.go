@@ -8,13 +8,14 @@ import (
 	"redislock.example/go/internal/testclock"
 )
 
-// A moment is a time of a clock that nobody sets, in nanoseconds. It goes on while the machine sleeps, where it can.
+// A moment is a time in nanoseconds, of a clock that cannot be set. If possible, the clock keeps counting while the
+// machine sleeps.
 type moment int64
 
 // never is later than all other moments.
 const never moment = math.MaxInt64
 
-// clock tells the time. The tests of the arithmetic put the clock of a bubble in its place.
+// clock reads the time. The tests of the arithmetic replace it with the clock of a bubble.
 var clock = bootTime
 
 func now() moment {
@@ -24,7 +25,7 @@ func now() moment {
 	return clock()
 }
 
-// after adds a duration, and stays at never.
+// after adds a duration. It does not go beyond never.
 func (m moment) after(d time.Duration) moment {
 	if m == never || time.Duration(never-m) <= d {
 		return never
@@ -32,7 +33,7 @@ func (m moment) after(d time.Duration) moment {
 	return m + moment(d)
 }
 
-// left is how long it is until then: nothing if it is past.
+// left returns the time until then: zero if it is past.
 func (m moment) left() time.Duration {
 	if m == never {
 		return math.MaxInt64
@@ -40,10 +41,10 @@ func (m moment) left() time.Duration {
 	return max(0, time.Duration(m-now()))
 }
 
-// age is how long it is since then.
+// age returns the time since then.
 func (m moment) age() time.Duration { return max(0, time.Duration(now()-m)) }
 
-// atRandom is a pause that differs each time.
+// atRandom returns a random pause.
 func atRandom(most time.Duration) time.Duration {
 	return time.Duration(rand.Int64N(int64(most) + 1))
 }

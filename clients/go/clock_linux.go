@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTime reads a clock that goes on while the machine sleeps, which the monotonic clock of Go does not.
+// bootTime reads a clock that keeps counting while the machine sleeps. Go's monotonic clock does not.
 func bootTime() moment {
 	var t unix.Timespec
-	// It never blocks. So the scheduler of Go need not be told, which costs more than the call.
+	// It never blocks, so it bypasses Go's scheduler, which would cost more than the call.
 	_, _, failed := unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_BOOTTIME, uintptr(unsafe.Pointer(&t)), 0)
 	if failed != 0 {
 		return monotonic()

@@ -89,7 +89,7 @@ func (e *TimeoutError) Error() string {
 // Unwrap returns ErrLockTimeout, and the error of the context.
 func (e *TimeoutError) Unwrap() []error { return and(ErrLockTimeout, e.Cause) }
 
-// A Reason says what noticed a loss.
+// A Reason is the reason for a loss.
 type Reason string
 
 // The reasons of a loss.
@@ -126,7 +126,7 @@ type LostError struct {
 	Lock string
 	// Token is the fencing token of the hold.
 	Token uint64
-	// Reason says what noticed the loss.
+	// Reason is the reason for the loss.
 	Reason Reason
 	// Cause is the error of the last failed renewal; nil if none failed.
 	Cause error
@@ -143,7 +143,7 @@ func (e *LostError) Error() string {
 // Unwrap returns ErrLockLost and the cause.
 func (e *LostError) Unwrap() []error { return and(ErrLockLost, e.Cause) }
 
-// and is the kind of an error, and its cause, if it has one.
+// and returns the kind of an error and, if it has one, its cause.
 func and(kind, cause error) []error {
 	if cause == nil {
 		return []error{kind}
@@ -159,7 +159,7 @@ func unreachable(cause error, format string, args ...any) *Error {
 	return &Error{Kind: ErrConnectionFailed, Message: fmt.Sprintf(format, args...), Cause: cause}
 }
 
-// errorOf is the error that this reply of a server is.
+// errorOf returns the error for this reply of a server.
 func errorOf(text string) *Error {
 	code, rest, _ := strings.Cut(text, " ")
 	switch code {
@@ -201,22 +201,22 @@ func cycle(text string) (steps []WaitStep) {
 	return steps
 }
 
-// isOverwritten tells whether another value was written over the lock, and so nobody holds it.
+// isOverwritten reports whether another value was written over the lock, so that no owner holds it.
 func isOverwritten(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Kind == ErrServerRefused && strings.HasPrefix(e.Message, "WRONGTYPE")
 }
 
-// isRefusal tells whether a server refused it: another request would be answered likewise.
+// isRefusal reports whether a server refused the request, and would refuse another one likewise.
 func isRefusal(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Kind != ErrConnectionFailed && e.Kind != ErrClosed && e.Kind != ErrInvalid
 }
 
-// grantedNothing tells whether a server has refused a request, and has granted nothing for it.
+// grantedNothing reports whether a server has refused a request, and has granted nothing for it.
 func grantedNothing(err error) bool { return isRefusal(err) && !errors.Is(err, ErrNotConfirmed) }
 
-// named adds the name of the lock to a refusal, and says which leases the server takes.
+// named adds the name of the lock to a refusal, and the range of leases that the server accepts.
 func named(err error, lock string, lease time.Duration) error {
 	var e *Error
 	if !errors.As(err, &e) || e.Lock != "" {

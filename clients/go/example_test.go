@@ -120,7 +120,7 @@ func ExampleLocks_Semaphore() {
 	// Output: 2
 }
 
-// A server takes the lock for a request, waits no longer than the request may, and tells the client what is the matter.
+// A server acquires the lock for a request, waits no longer than the request may, and tells the client why it failed.
 func Example_httpServer() {
 	locks := openExample()
 	defer locks.Close(context.Background())

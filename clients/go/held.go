@@ -6,37 +6,39 @@ import (
 	"time"
 )
 
-// A held is one hold, as its keeper sees it: it does not refer to the Hold, so that one can be forgotten.
+// A held is one hold, as its keeper sees it. It does not refer to the Hold, so that a forgotten Hold can be collected.
 type held struct {
 	w         *wanted
 	token     int64
 	grantedAt moment
 	renews    bool
-	// overAt is when the hold ends at the latest (MaxHold), and parkedUntil when the lock may be free (MinHold).
+	// overAt is the time at which the hold ends at the latest (MaxHold), and parkedUntil that at which the lock may be
+	// free (MinHold).
 	overAt, parkedUntil moment
 	end                 context.CancelCauseFunc
-	// renewing lets one renewal go at a time: one that is sent again might undo a lease that was asked for meanwhile.
+	// renewing allows one renewal at a time: a repeated one might undo a lease that was requested meanwhile.
 	renewing chan struct{}
 
 	mu sync.Mutex
-	// lease is the one that the server was asked for last, and next what renewals ask for.
+	// lease is the last requested one, and next the one that renewals ask for.
 	lease, next                time.Duration
 	deadline, renewAt, watchAt moment
-	// stray is the shortest lease of a renewal that went unanswered, and strayUntil until when it may reach the server.
+	// stray is the shortest lease of an unanswered renewal, and strayUntil the time until which it may still reach the
+	// server.
 	stray      time.Duration
 	strayUntil moment
-	// failures counts attempts to renew that failed since one succeeded, and cause is why the last one did.
+	// failures counts consecutive failed renewals, and cause is the last error.
 	failures int
 	cause    error
-	// ended tells that it is over, and lost why, unless it was released.
+	// ended is true once the hold has ended, and lost is the loss, unless it was released.
 	ended bool
 	lost  *LostError
-	// isLooking tells that the server is being asked, and looksAgain that it has to be asked once more then.
+	// isLooking is true while the server is asked, and looksAgain if it must be asked once more after that.
 	isLooking, looksAgain bool
-	// isLeft tells that what is left of a lost hold was given up; hasBody that Run works under it.
+	// isLeft is true once a lost hold was released on the server; hasBody while Run works under it.
 	isLeft, hasBody, isForgotten bool
 
-	// Those of the keeper.
+	// The fields of the keeper.
 	due   moment
 	index int
 }
@@ -57,12 +59,12 @@ func newHeld(w *wanted, got *grant, o *lockOptions, end context.CancelCauseFunc)
 	return h
 }
 
-// countFrom counts a lease from the moment at which it was asked for. It returns how many renewals had failed before.
+// countFrom starts a lease at the moment when it was requested. It returns how many renewals had failed before.
 func (h *held) countFrom(sent moment, lease time.Duration) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	surely := lease
-	// An older renewal that comes late may still cut it: no more is sure than its lease.
+	// An older renewal that arrives late may still shorten it, so only that shorter lease is certain.
 	if sent < h.strayUntil {
 		surely = min(lease, h.stray)
 	} else {
@@ -77,8 +79,8 @@ func (h *held) countFrom(sent moment, lease time.Duration) int {
 	return failures
 }
 
-// mayCountFrom notes that a lease is asked for, which may be shorter than the one before. Until that is answered, and if
-// it never is, the server may have begun it. So no more is sure.
+// mayCountFrom records that a lease is requested, which may be shorter than the one before. Until it is answered, the
+// server may have started it, so only the shorter lease is certain.
 func (h *held) mayCountFrom(sent moment, lease time.Duration) moment {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,19 +91,20 @@ func (h *held) mayCountFrom(sent moment, lease time.Duration) moment {
 	return h.deadline
 }
 
-// nextLease is what the next renewal asks for by itself.
+// nextLease returns the lease that the next automatic renewal asks for.
 func (h *held) nextLease() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return min(max(h.next, h.parked()), h.overAt.left())
 }
 
-// parked is for how long the lock is to stay taken, whatever becomes of the hold: in whole milliseconds, rounded up.
+// parked returns the time for which the lock must stay taken, whatever happens to the hold, in whole milliseconds,
+// rounded up.
 func (h *held) parked() time.Duration {
 	return (h.parkedUntil.left() + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// mayComeLate notes that a renewal for this lease went unanswered.
+// mayComeLate records that a renewal for this lease went unanswered.
 func (h *held) mayComeLate(lease time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,7 +114,7 @@ func (h *held) mayComeLate(lease time.Duration) {
 	h.stray, h.strayUntil = min(h.stray, lease), now().after(strayTime)
 }
 
-// renewAgain notes that a renewal that has failed is tried again.
+// renewAgain schedules the retry of a failed renewal.
 func (h *held) renewAgain() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,7 +123,7 @@ func (h *held) renewAgain() {
 	}
 }
 
-// failed notes that a renewal failed; whether it is the first of an outage.
+// failed records that a renewal failed, and returns whether it is the first failure of an outage.
 func (h *held) failed(err error) (isFirst, isLive bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,14 +141,14 @@ func (h *held) watch(at moment) {
 	h.watchAt = at
 }
 
-// is tells whether it is over, and why.
+// is returns whether the hold has ended, and its loss.
 func (h *held) is() (ended bool, lost *LostError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ended, h.lost
 }
 
-// overdue tells whether the deadline has passed, and what that is a loss by.
+// overdue reports whether the deadline has passed, and the reason of that loss.
 func (h *held) overdue() (Reason, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

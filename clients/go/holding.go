@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// renewHeld begins the lease anew, or this one, or loses the hold.
+// renewHeld starts a new lease of this length, or loses the hold.
 func (c *core) renewHeld(ctx context.Context, h *held, lease time.Duration) error {
 	select {
 	case h.renewing <- struct{}{}:
@@ -57,7 +57,7 @@ func (c *core) renewHeld(ctx context.Context, h *held, lease time.Duration) erro
 	return nil
 }
 
-// look asks whether the hold is live, and to be told of its next change: one request after the other.
+// look asks whether the hold is live, and subscribes to its next change. It sends one request at a time.
 func (c *core) look(h *held) {
 	h.mu.Lock()
 	h.looksAgain = h.isLooking
@@ -92,8 +92,8 @@ func (c *core) ask(h *held) {
 	}
 }
 
-// lose ends the hold, though its holder did not release it. What is left of it is released once that does: the holder may
-// still work under it.
+// lose ends the hold as lost. The holder may still work under it, so the server's hold is released only when the holder
+// releases it.
 func (c *core) lose(h *held, reason Reason) {
 	if lost, did := c.keeper.finish(h, reason); did {
 		c.tellLoss(h, lost)
@@ -109,7 +109,7 @@ func (c *core) tellLoss(h *held, lost *LostError) {
 	c.hooks.Lost(h.w.ctx, lost.Lock, h.grantedAt.age(), lost)
 }
 
-// release gives the hold up. What a server does not answer in time goes on in the background.
+// release releases the hold. If a server does not answer in time, the release continues in the background.
 func (c *core) release(ctx context.Context, h *held) error {
 	ctx = context.WithoutCancel(ctx)
 	if _, did := c.keeper.finish(h, ""); !did {
@@ -150,7 +150,7 @@ func (c *core) release(ctx context.Context, h *held) error {
 	return named(err, h.w.label(), 0)
 }
 
-// forget hears that the program has dropped the Hold: it is renewed no more, for it would lock out all others.
+// forget handles that the program has dropped the Hold. Renewals stop, because they would lock out everyone else.
 func (c *core) forget(h *held) {
 	h.mu.Lock()
 	if h.ended || h.hasBody {
@@ -165,7 +165,7 @@ func (c *core) forget(h *held) {
 		"lock", h.w.label(), "lease_left", left.Round(time.Millisecond))
 }
 
-// shut ends what is held and what waits, and all connections.
+// shut ends all holds, waits and connections.
 func (c *core) shut(ctx context.Context) {
 	c.close(ErrClosed)
 	c.loseAll()
@@ -192,7 +192,7 @@ func (c *core) shut(ctx context.Context) {
 	c.servers.running.wait(ending)
 }
 
-// loseAll tells all holders, and releases what no Run works under.
+// loseAll notifies all holders, and releases the holds that no Run works under.
 func (c *core) loseAll() {
 	for _, h := range c.keeper.all() {
 		h.mu.Lock()

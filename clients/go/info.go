@@ -67,7 +67,7 @@ func (c *core) info(ctx context.Context, name string) (*Info, error) {
 	return info, nil
 }
 
-// version is that of the module, if a primary has it that this user may ask for locks.
+// version returns the module's version, if a primary has the module and this user may acquire locks.
 func (c *core) version(ctx context.Context) (string, error) {
 	a := &ask{name: c.prefix + "redislock:ping", pings: true, until: now().after(waitMargin)}
 	a.words = []string{"LOCK.FENCE", a.name, strconv.Itoa(nobodys)}
@@ -81,8 +81,8 @@ func (c *core) version(ctx context.Context) (string, error) {
 	return "", errorOf("ERR unknown command LOCK.ACQUIRE")
 }
 
-// pinged is the reply to HELLO of a primary that locks can be asked for, or why they cannot. It may have other slots than
-// that of the name that was asked for.
+// pinged returns a primary's reply to HELLO if locks can be acquired there, or the reason why they cannot. The primary
+// may have other slots than that of the given name.
 func pinged(hello *call, name string, refused *failure) (any, *failure) {
 	fields, _ := hello.reply.(map[string]any)
 	if role := fields["role"]; role != "master" {
@@ -101,7 +101,7 @@ func pinged(hello *call, name string, refused *failure) (any, *failure) {
 	return nil, refused
 }
 
-// moduleVersion is that of the module in the reply to HELLO: 0 without a module.
+// moduleVersion returns the module's version in the reply to HELLO: 0 without a module.
 func moduleVersion(hello any) int64 {
 	fields, _ := hello.(map[string]any)
 	for _, each := range rows(fields["modules"]) {

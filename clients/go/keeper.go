@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// A keeper keeps what is held: when each hold is to be renewed, looked at, or is over.
+// A keeper tracks holds, and the time at which each must be renewed, checked or ended.
 type keeper struct {
 	mu    sync.Mutex
 	holds heapOfHolds
 	names map[string]map[*held]struct{}
-	// begins is closed when a hold begins whose owner the program names.
+	// begins is closed when a hold begins whose owner the program has named.
 	begins chan struct{}
 	wake   chan struct{}
 	runs   bool
 }
 
-// heapOfHolds has the hold first that is due first.
+// heapOfHolds orders holds by the time of their next action.
 type heapOfHolds []*held
 
 func (h heapOfHolds) Len() int           { return len(h) }
@@ -49,7 +49,7 @@ func (h *held) nextDue() moment {
 	return min(h.deadline, h.renewAt, h.watchAt)
 }
 
-// register looks after the hold from now on.
+// register tracks the hold from now on.
 func (c *core) register(h *held) {
 	k := c.keeper
 	k.mu.Lock()
@@ -75,7 +75,7 @@ func (c *core) register(h *held) {
 	}
 }
 
-// refile files it anew, because something else is to be done for it next.
+// refile files the hold again, because its next action has changed.
 func (k *keeper) refile(h *held) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -89,7 +89,7 @@ func (k *keeper) refile(h *held) {
 	}
 }
 
-// finish ends the hold, and tells whether this call did, and none before.
+// finish ends the hold. It returns true if this call ended it, and no earlier one.
 func (k *keeper) finish(h *held, reason Reason) (*LostError, bool) {
 	k.mu.Lock()
 	h.mu.Lock()
@@ -127,8 +127,8 @@ func (k *keeper) all() []*held {
 	return append([]*held(nil), k.holds...)
 }
 
-// holdsBy tells whether the owner of this request, if the program names it, holds a lock, and what is closed when that may
-// change.
+// holdsBy reports whether the owner of this request, if the program has named it, holds a lock. It also returns a
+// channel that is closed when that may change.
 func (k *keeper) holdsBy(w *wanted) (isHolding bool, begins <-chan struct{}) {
 	if !w.isNamed {
 		return false, nil
@@ -138,7 +138,7 @@ func (k *keeper) holdsBy(w *wanted) (isHolding bool, begins <-chan struct{}) {
 	return slices.ContainsFunc(k.holds, func(h *held) bool { return h.w.owner == w.owner }), k.begins
 }
 
-// heldSince tells since when any of these locks has been held by this very client; never if none is.
+// heldSince returns the time since when this very client has held any of these locks; never if it holds none.
 func (k *keeper) heldSince(names []string) moment {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -151,7 +151,7 @@ func (k *keeper) heldSince(names []string) moment {
 	return since
 }
 
-// changed hears that these locks have changed: nil for any. They are looked at.
+// changed makes the holders of these locks check them, because they have changed: nil for any lock.
 func (k *keeper) changed(names []any) {
 	k.mu.Lock()
 	var found []*held
@@ -171,7 +171,7 @@ func (k *keeper) changed(names []any) {
 	}
 }
 
-// schedule renews all holds, and ends those whose deadline is over, until the locks are closed.
+// schedule renews all holds, and ends those whose deadline has passed, until the locks are closed.
 func (c *core) schedule() {
 	k := c.keeper
 	timer := time.NewTimer(nap)
@@ -200,13 +200,13 @@ func (c *core) schedule() {
 	}
 }
 
-// A due is what is to be done for a hold.
+// A due is the action that is due for a hold.
 type due struct {
 	held        *held
 	renew, look bool
 }
 
-// due is what is due now, and what is due a little later.
+// due returns the actions that are due now, or a little later.
 func (k *keeper) due() (found []due) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

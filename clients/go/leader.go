@@ -124,7 +124,7 @@ func (l *Leader) lead(ctx context.Context, hold *Hold) error {
 	return err
 }
 
-// A panicked is a panic of the work, which goes on in the goroutine of Run once the lock is released.
+// A panicked is a panic of the work, which continues in the goroutine of Run once the lock is released.
 type panicked struct{ value any }
 
 func (*panicked) Error() string { return "the work of the leader panicked" }
@@ -138,7 +138,7 @@ func guarded(work func() error) (err error) {
 	return work()
 }
 
-// tell calls a function of the user, if it is there.
+// tell calls a function of the user, if it is set.
 func tell[T any](hook func(T), with T) {
 	if hook != nil {
 		hook(with)

@@ -9,40 +9,41 @@ import (
 	"time"
 )
 
-// lines are the waiters of this process for each lock, in the order in which the server knows them.
+// lines are the waiters of this process for each lock, in the order of the server's queue.
 type lines struct {
 	mu    sync.Mutex
 	lines map[string]*line
-	// most is how many waiters of each lock stand in the server's queue.
+	// most is the number of waiters of each lock that may stand in the server's queue.
 	most int
 }
 
-// A line is the waiters of one lock: those that have asked the server stand first, by the number of their request, and
-// behind them the others, by their arrival.
+// A line is the waiters of one lock. Waiters that have asked the server come first, by the number of their request; the
+// others follow by their arrival.
 type line struct {
 	places []*place
-	// standing counts those without a name that may stand in the server's queue: they have asked it, or are about to.
+	// standing counts the waiters without a name that stand in the server's queue: they have asked it, or are about to.
 	standing int
-	// watched is the connection over which the server was asked to tell of the next change of the lock, if it has told
-	// of none since.
+	// watched is the connection over which the server was asked to report the next change of the lock, if it has
+	// reported none since.
 	watched uint64
-	// link is the connection of the latest request of any of them, and latest the number of that request. The server
-	// behind it may have lost its queue. So all that have asked over another connection ask again, one after the other.
+	// link is the connection of the latest request of any waiter, and latest the number of that request. Its server may
+	// have lost the queue. So all that have asked over another connection ask again, one after the other.
 	link, latest uint64
 }
 
-// A place is that of one waiter.
+// A place belongs to one waiter.
 type place struct {
 	lines           *lines
 	name            string
 	number, arrived uint64
-	// isNamed tells that the program names the owner: the server sees its deadlocks, so it is sent at once.
+	// isNamed is true if the program names the owner. The server must see its deadlocks, so its request is sent at
+	// once.
 	isNamed bool
 	turn    chan struct{}
-	// stands tells that it may ask, which nothing takes back, and sent that its first request is on its way: those behind
+	// stands is true once it may ask, which is final. sent is true once its first request is in flight: waiters behind
 	// it ask after it.
 	stands, sent bool
-	// link is over which connection it has asked, and askedAt when.
+	// link is the connection over which it has asked, and askedAt the time.
 	link    uint64
 	askedAt moment
 }
@@ -66,8 +67,8 @@ func (l *line) callFirst() {
 
 func (l *line) isStale(p *place) bool { return p.number != unasked && p.link != l.link }
 
-// callNext calls the next waiter that has to ask again behind one that has just asked, or left, and that one the next.
-// Behind the last one that had to, waiters are let in that have not asked yet.
+// callNext calls the next waiter that must ask again, after one that has just asked or left. Each then calls the next
+// one. After the last of them, waiters that have not asked yet are admitted.
 func (l *line) callNext(behind int, wasStale bool) {
 	due := now() - moment(keepTime/asksInKeep/2)
 	for _, p := range l.places[behind:] {
@@ -88,7 +89,8 @@ func (l *line) callNext(behind int, wasStale bool) {
 	}
 }
 
-// join stands in the line for this lock, by its arrival: its number is that of the call, which may be earlier than this.
+// join joins the queue for this lock in order of arrival. The number is that of the call, which may be earlier than
+// this moment.
 func (ls *lines) join(name string, arrived uint64, isNamed bool) *place {
 	p := &place{
 		lines: ls, name: name, number: unasked, arrived: arrived, isNamed: isNamed, turn: make(chan struct{}, 1), askedAt: now(),
@@ -104,7 +106,7 @@ func (ls *lines) join(name string, arrived uint64, isNamed bool) *place {
 	return p
 }
 
-// changed hears that these locks have changed: nil for any.
+// changed handles that these locks have changed: nil for any lock.
 func (ls *lines) changed(names []any) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -122,7 +124,7 @@ func (ls *lines) changed(names []any) {
 	}
 }
 
-// May a waiter ask the server?
+// The answer to whether a waiter may ask the server.
 type may int
 
 const (
@@ -150,8 +152,8 @@ func (p *place) mayAsk() may {
 	return mayAsk
 }
 
-// mayStand tells whether the one at this place may stand in the server's queue. One whose call was earlier may join when
-// others have asked.
+// mayStand reports whether the waiter at this place may stand in the server's queue. A waiter that called earlier may
+// join after others have asked.
 func (l *line) mayStand(at int) bool {
 	p := l.places[at]
 	if p.stands || p.isNamed || l.standing >= p.lines.most {
@@ -176,7 +178,7 @@ func (l *line) stand(p *place) {
 	}
 }
 
-// isFirst tells whether it is the first of this process, and isWatched whether the server tells of the next change.
+// isFirst reports whether it is the first waiter of this process, and whether the server reports the next change.
 func (p *place) isFirst() (isFirst, isWatched bool) {
 	p.lines.mu.Lock()
 	defer p.lines.mu.Unlock()
@@ -184,7 +186,7 @@ func (p *place) isFirst() (isFirst, isWatched bool) {
 	return l.places[0] == p, l.watched != 0 && l.watched == l.link
 }
 
-// sends notes that its first request is on its way, and calls the one behind it.
+// sends records that its first request is in flight, and calls the waiter behind it.
 func (p *place) sends() {
 	p.lines.mu.Lock()
 	defer p.lines.mu.Unlock()
@@ -204,7 +206,7 @@ func (l *line) callUnsent(from int) {
 	}
 }
 
-// watch is what has to be asked before over this connection, so that the server behind it tells of the next change.
+// watch returns the requests that must first be sent over this connection, so that its server reports the next change.
 func (p *place) watch(over *link) [][]string {
 	p.lines.mu.Lock()
 	defer p.lines.mu.Unlock()
@@ -216,7 +218,7 @@ func (p *place) watch(over *link) [][]string {
 	return [][]string{{"LOCK.FENCE", p.name}}
 }
 
-// asked notes that the server has it in its queue since the request of this number, over this connection.
+// asked records that the server has it in its queue since the request of this number, over this connection.
 func (p *place) asked(number, over uint64) {
 	p.lines.mu.Lock()
 	defer p.lines.mu.Unlock()
@@ -233,14 +235,14 @@ func (p *place) asked(number, over uint64) {
 	if number > l.latest {
 		l.link, l.latest = over, number
 	}
-	// What was meant for the first may have called another one.
+	// A call for the first waiter may have reached another one.
 	if wasFirst != (at == 0) {
 		l.callFirst()
 	}
 	l.callNext(at+1, wasStale)
 }
 
-// clear forgets that it was called.
+// clear resets the call.
 func (p *place) clear() {
 	select {
 	case <-p.turn:

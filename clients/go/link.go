@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// A failure is why there is no reply.
+// A failure is the reason why there is no reply.
 type failure struct {
-	// refused tells that the server replied the text as an error.
+	// refused is true if the server replied the text as an error.
 	refused bool
 	text    string
 	cause   error
-	// tooLate tells that there was no time left to connect: what was told before says more.
+	// tooLate is true if there was no time left to connect: an earlier error says more.
 	tooLate bool
 }
 
@@ -28,7 +28,7 @@ func broken(cause error, format string, args ...any) *failure {
 	return &failure{text: fmt.Sprintf(format, args...), cause: cause}
 }
 
-// told is what the caller is told of it. A refusal that may pass is told as what it is, with the server that it is from.
+// told returns the error for the caller. A temporary refusal keeps its kind, with the server that it is from.
 func (f *failure) told(address string) error {
 	next, _, _ := judge(f.text)
 	switch {
@@ -42,7 +42,7 @@ func (f *failure) told(address string) error {
 	return unreachable(f.cause, "%s (%s said so)", f.text, address)
 }
 
-// numbers are those of requests and connections, each higher than those before.
+// numbers are those of requests and connections, each higher than all earlier ones.
 var numbers atomic.Uint64
 
 // A call is a request that was sent.
@@ -54,7 +54,7 @@ type call struct {
 	link   *link
 }
 
-// A link is a connection over which requests of many goroutines go one behind the other.
+// A link is a connection that pipelines the requests of many goroutines.
 type link struct {
 	number  uint64
 	address string
@@ -62,10 +62,11 @@ type link struct {
 	module int64
 	conn   net.Conn
 	born   moment
-	// onChange hears which locks have changed: nil for any, as when the connection ended and nobody knows what was missed.
+	// onChange receives the locks that have changed: nil for any, for example when the connection ended and pushes may
+	// have been missed.
 	onChange func(names []any)
-	// givenUp tells that a reply did not come in time, served that the server did what only a primary does, and told
-	// that the server tells of what becomes of the keys that were read here.
+	// givenUp is true if a reply did not arrive in time, and served if the server did what only a primary does. told is
+	// true if the server reports changes of the keys that were read here.
 	givenUp, served, told atomic.Bool
 
 	wake   chan struct{}
@@ -77,7 +78,7 @@ type link struct {
 	why     *failure
 }
 
-// dial makes a connection and logs in. With onChange the server tells of changes, if it may.
+// dial opens a connection and logs in. With onChange, the server reports changes, if it may.
 func (s *servers) dial(ctx context.Context, address string, as *Servers, onChange func([]any)) (*link, *failure) {
 	ctx, cancel := context.WithTimeout(ctx, 2*attemptTime)
 	defer cancel()
@@ -102,7 +103,7 @@ func (s *servers) dial(ctx context.Context, address string, as *Servers, onChang
 	return l, nil
 }
 
-// login returns what the server is told of who asks; the code of the user may give it.
+// login returns the user and the password. The user's own code may provide them.
 func (c *Servers) login(ctx context.Context, server string) (user, password string, failed *failure) {
 	if c.Credentials == nil {
 		return c.Username, c.Password, nil
@@ -171,7 +172,7 @@ func (l *link) greet(ctx context.Context, user, password string, db int) *failur
 	return nil
 }
 
-// send sends this behind all that was sent. Before it goes what before returns, if anything.
+// send sends this after all earlier requests. The result of before, if any, is sent first.
 func (l *link) send(words []string, before func(*link) [][]string) *call {
 	sent := &call{done: make(chan struct{}), link: l}
 	l.mu.Lock()
@@ -194,7 +195,7 @@ func (l *link) send(words []string, before func(*link) [][]string) *call {
 	return sent
 }
 
-// notify calls whoever waits for this, now or next.
+// notify wakes the goroutine that waits for this, now or next.
 func notify(wake chan struct{}) {
 	select {
 	case wake <- struct{}{}:
@@ -202,8 +203,8 @@ func notify(wake chan struct{}) {
 	}
 }
 
-// wait is the reply. If none comes in time the connection is given up, for nobody knows what else is missing. If the
-// context ends first, the request is on its way still.
+// wait returns the reply. If none arrives in time, the connection is closed, because other replies may be missing, too.
+// If the context ends first, the request is still in flight.
 func (c *call) wait(ctx context.Context, most time.Duration) (any, *failure) {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -232,7 +233,7 @@ func (l *link) isClosed() bool {
 	return l.why != nil
 }
 
-// end ends the connection, and tells all that wait for a reply why.
+// end ends the connection. All who wait for a reply get the reason.
 func (l *link) end(why *failure) {
 	l.mu.Lock()
 	if l.why != nil {

@@ -17,7 +17,7 @@ type Lock struct {
 	kind    kind
 	limit   int
 	options lockOptions
-	// invalid is what is wrong with the arguments, told by whatever acquires.
+	// invalid is the error in the arguments, which every acquire returns.
 	invalid error
 }
 
@@ -86,7 +86,7 @@ func (k *Lock) label() string {
 	return (&wanted{names: k.names, prefix: len(k.locks.core.prefix)}).label()
 }
 
-// acquire returns nil and no error where the lock was not to be had.
+// acquire returns nil and no error if the lock was not granted.
 func (k *Lock) acquire(ctx context.Context, p patience) (*Hold, error) {
 	if k.invalid != nil {
 		return nil, k.invalid
@@ -112,7 +112,7 @@ func (k *Lock) acquire(ctx context.Context, p patience) (*Hold, error) {
 	return hold, nil
 }
 
-// grant returns nil and no error where the lock was not to be had.
+// grant returns nil and no error if the lock was not granted.
 func (k *Lock) grant(ctx context.Context, w *wanted, p patience, began moment) (*grant, error) {
 	if k.locks.core.closing.Err() != nil {
 		return nil, closed()
@@ -127,7 +127,7 @@ func (k *Lock) grant(ctx context.Context, w *wanted, p patience, began moment) (
 	return got, err
 }
 
-// explain tells why nothing was granted.
+// explain returns the reason why nothing was granted.
 func (k *Lock) explain(ctx context.Context, w *wanted, err error, began moment) error {
 	switch {
 	case errors.Is(err, ErrClosed):
@@ -137,7 +137,7 @@ func (k *Lock) explain(ctx context.Context, w *wanted, err error, began moment) 
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("redislock: the wait for lock %q was cancelled: %w", w.label(), context.Cause(ctx))
 	}
-	// A server that does not answer, or that grants nothing, is no other holder.
+	// A server that does not answer, or that grants nothing, is not another holder.
 	if last := cmp.Or(w.last.Load(), w.quarantine.Load()); last != nil {
 		var e *Error
 		if errors.As(*last, &e) {
@@ -156,12 +156,12 @@ func (k *Lock) explain(ctx context.Context, w *wanted, err error, began moment) 
 	return failed
 }
 
-// place is the server that has this lock, for people.
+// place names the server that has this lock, for people.
 func (s *servers) place(name string) string {
 	return cmp.Or(s.address(name), s.config.Addrs[0])
 }
 
-// alreadyHeld refuses a wait that could never end: the context is that of a hold of the same lock.
+// alreadyHeld refuses a wait that could never end, because the context is that of a hold of the same lock.
 func (k *Lock) alreadyHeld(ctx context.Context) error {
 	count := 0
 	for h, _ := ctx.Value(holdKey{}).(*Hold); h != nil; h, _ = h.outer.Value(holdKey{}).(*Hold) {
@@ -198,7 +198,7 @@ func (k *Lock) Run(ctx context.Context, fn func(ctx context.Context, hold *Hold)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 	defer func() {
-		// What no server has answered goes on in the background, and is no error of fn.
+		// An unanswered release continues in the background, and is not an error of fn.
 		if lost := hold.Release(ctx); errors.Is(lost, ErrLockLost) {
 			err = errors.Join(lost, err)
 		}
@@ -219,7 +219,7 @@ type Hold struct {
 
 type holdKey struct{}
 
-// A holdContext keeps its Hold alive: somebody who is to be told of the loss has not forgotten it.
+// A holdContext keeps its Hold alive: code that watches for the loss has not forgotten it.
 type holdContext struct {
 	context.Context
 	hold *Hold
@@ -283,7 +283,7 @@ func (h *Hold) Remaining() time.Duration {
 	return h.held.deadline.left()
 }
 
-// Reason says what noticed the loss; it is empty if the lock was not lost.
+// Reason returns the reason for the loss; it is empty if the lock was not lost.
 func (h *Hold) Reason() Reason {
 	var lost *LostError
 	if errors.As(h.Check(), &lost) {

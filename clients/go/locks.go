@@ -183,7 +183,7 @@ func (l *Locks) Ping(ctx context.Context) (string, error) {
 	return answered(ctx, l.core, "", func() (string, error) { return l.core.version(ctx) })
 }
 
-// answered is the answer to a question about the lock of this name, unless the Locks are closed.
+// answered returns the answer to a query about the lock of this name, unless the Locks are closed.
 func answered[T any](ctx context.Context, c *core, name string, ask func() (T, error)) (got T, err error) {
 	if c.closing.Err() != nil {
 		return got, closed()
@@ -195,7 +195,7 @@ func answered[T any](ctx context.Context, c *core, name string, ask func() (T, e
 	return got, err
 }
 
-// ended is the error, or that of the context where it ended the request.
+// ended returns the error, or that of the context if it ended the request.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -69,7 +69,7 @@ type Hooks struct {
 	Reconnected func(server string)
 }
 
-// filled has a function for each of them.
+// filled sets a function for each of them.
 func (h Hooks) filled() Hooks {
 	if h.Requested == nil {
 		h.Requested = func(context.Context, string) context.Context { return context.Background() }
@@ -174,7 +174,7 @@ func (o *lockOptions) check() error {
 	return checkLease("Lease", o.lease)
 }
 
-// patience is how long an acquire may wait.
+// patience returns the limit of an acquire's wait.
 func (o *lockOptions) patience(ctx context.Context) patience {
 	p := patience{arrived: numbers.Add(1), until: never, probe: never, once: o.hasWait && o.wait == 0}
 	if o.hasWait {

@@ -65,7 +65,8 @@ func TestALossIsToldOnceWithItsReason(t *testing.T) {
 	if hold.Remaining() != 0 {
 		t.Fatalf("%v remain", hold.Remaining())
 	}
-	// Local state first, then the error: nothing of it is left, and it is told once.
+	// The local state ends first, then the error is reported: nothing of the hold is left, and the loss is reported
+	// once.
 	if err := hold.Release(background); !errors.Is(err, redislock.ErrLockLost) {
 		t.Fatalf("the release says %v", err)
 	}
@@ -273,7 +274,7 @@ func TestAForgottenHoldIsNotRenewed(t *testing.T) {
 	if log.count("level=WARN", "dropped without a release", "forgotten") != 1 {
 		t.Fatalf("it logs %q", log.lines)
 	}
-	// What is told of the loss, or works under it, keeps a hold alive.
+	// A watcher of the loss, or work under the hold, keeps a hold alive.
 	ctx, cancel := func() (context.Context, context.CancelFunc) {
 		return context.WithCancel(acquire(t, locks.Lock("kept", redislock.Lease(300*time.Millisecond))).Context())
 	}()

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// An answer is a reply, and when the request was sent that got it.
+// An answer is a reply, and the time when its request was sent.
 type answer struct {
 	reply  any
 	sent   moment
 	number uint64
 	link   uint64
-	// isRepeated tells that the request was sent before and not answered: it may have been done then. mayComeLate tells
-	// that the earlier one may still come.
+	// isRepeated is true if the request was sent before and not answered: it may have been executed then. mayComeLate
+	// is true if the earlier copy may still arrive.
 	isRepeated, mayComeLate bool
 }
 
@@ -23,19 +23,19 @@ type answer struct {
 type ask struct {
 	name  string
 	words []string
-	// until is until when it is repeated; never: as long as servers reply at all.
+	// until is the time until which it is repeated; never: as long as servers reply at all.
 	until moment
-	// failed is told of each attempt that fails.
+	// failed is called for each failed attempt.
 	failed func(error)
-	// wanted is the acquire that it is for, which is told what becomes of it.
+	// wanted is the acquire that it is for, which records the outcome.
 	wanted *wanted
-	// pings tells that the reply to HELLO before it counts, of a primary that does not refuse it.
+	// pings is true if the preceding reply to HELLO counts, of a primary that does not refuse it.
 	pings bool
-	// before is what is sent before it where the server tells of changes.
+	// before returns the commands to send first if the server reports changes.
 	before func(*link) [][]string
 }
 
-// patience is how much time is left for a request that began then.
+// patience returns the time left for a request that began then.
 func (s *servers) patience(a *ask, began moment) time.Duration {
 	if a.until == never {
 		return max(began, moment(s.heard.Load())).after(s.timeout).left()
@@ -43,7 +43,7 @@ func (s *servers) patience(a *ask, began moment) time.Duration {
 	return a.until.left()
 }
 
-// request is the reply of the server that has this lock. It repeats the request until its time is over.
+// request returns the reply of the server that has this lock. It repeats the request until its time is up.
 func (s *servers) request(ctx context.Context, a *ask) (*answer, error) {
 	began, wait, node := now(), pause, ""
 	earlier := &answer{}
@@ -94,7 +94,7 @@ func (s *servers) request(ctx context.Context, a *ask) (*answer, error) {
 	}
 }
 
-// lastOf tells what a server did answer first.
+// lastOf returns a server's answer, if there is one, rather than a lost connection.
 func lastOf(refused, lost error) error {
 	var one, two *Error
 	if errors.As(refused, &one) && errors.As(lost, &two) {
@@ -106,7 +106,7 @@ func lastOf(refused, lost error) error {
 	return lost
 }
 
-// isRefused logs that a server refuses what it may grant later, once until it grants again.
+// isRefused logs a temporary refusal, once until the server grants again.
 func (s *servers) isRefused(w *wanted, err error) {
 	if w != nil && !s.refuses.Swap(true) {
 		s.log.Warn("redislock: waiting for a lock that the server cannot grant for now", "lock", w.label(), "cause", err)
@@ -120,7 +120,7 @@ func (s *servers) attempt(ctx context.Context, a *ask, node string, earlier *ans
 	}
 	before := a.before
 	if node != "" {
-		// A node that has the slot only half tells of nothing. ASKING counts for the very next command alone.
+		// A node that the slot is still moving to reports no changes. ASKING applies only to the very next command.
 		before = func(*link) [][]string { return [][]string{{"ASKING"}} }
 	} else if before != nil && !l.told.Load() {
 		before = nil
@@ -160,14 +160,14 @@ func (s *servers) attempt(ctx context.Context, a *ask, node string, earlier *ans
 		return nil, failed
 	}
 	s.hears()
-	// What NOREPLICAS says no to may have begun, and may stay.
+	// A request that fails with NOREPLICAS may have been executed, and may stay so.
 	if a.wanted != nil && !strings.HasPrefix(failed.text, "NOREPLICAS") {
 		a.wanted.gotNothing()
 	}
 	return nil, leave(l, failed)
 }
 
-// isServed notes that a server does what only a primary does, for the first time over a new connection.
+// isServed records that a server does what only a primary does, for the first time over a new connection.
 func (s *servers) isServed(address string) {
 	d := s.door(address)
 	d.tries.Store(0)
@@ -197,14 +197,15 @@ func (s *servers) linkIn(ctx context.Context, a *ask, node string, left time.Dur
 	return s.linkTo(ctx, node)
 }
 
-// leave closes the connection over which a server refused what only a primary does, if its address may lead elsewhere.
+// leave closes the connection over which a server refused what only a primary does, if its address may now lead
+// elsewhere.
 func leave(l *link, failed *failure) *failure {
 	next, _, _ := judge(failed.text)
 	isLong := strings.HasPrefix(failed.text, "LOADING") && l.born.age() > longestReconnect
 	if isLong || next == elsewhere {
 		l.end(failed)
 	} else if strings.HasPrefix(failed.text, "QUARANTINE") && (l.served.Load() || l.born.age() > 3*keepTime) {
-		// It was the primary, and its address may lead to another server since.
+		// It was the primary, and its address may lead to another server by now.
 		l.end(broken(nil, "the server that was the primary has restarted"))
 		return broken(nil, "%s", failed.text)
 	}

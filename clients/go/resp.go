@@ -14,7 +14,7 @@ import (
 // A refusal is an error that a server replied.
 type refusal string
 
-// A pushed message is what a server tells unasked.
+// A pushed message is one that a server sends unasked.
 type pushed []any
 
 const (
@@ -35,7 +35,7 @@ func appendCommand(to []byte, words []string) []byte {
 	return to
 }
 
-// readReply reads one reply. An error is one of the connection, not one that the server replied.
+// readReply reads one reply. An error means that the connection failed; an error reply is returned as a reply.
 func readReply(from *bufio.Reader, depth int) (any, error) {
 	if depth > deepest {
 		return nil, fmt.Errorf("%w: its reply is nested more than %d times", errNoRESP, deepest)

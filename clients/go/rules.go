@@ -7,38 +7,38 @@ import (
 	"time"
 )
 
-// The decisions, without input or output: constants, deadlines, and what follows from a reply.
+// The decisions, without I/O: constants, deadlines, and the consequences of a reply.
 
 const (
-	// nobodys is a token that no hold ever has: a release with it ends a wait, and no hold.
+	// nobodys is a token that no hold ever has. A release with it ends a wait but no hold.
 	nobodys = 1
-	// defaultLease is how long a hold lasts unless it is renewed.
+	// defaultLease is the time that a hold lasts unless it is renewed.
 	defaultLease  = 30 * time.Second
 	shortestLease = 100 * time.Millisecond
-	// driftPart of a lease is not counted on, for clocks that run at different speeds, and margin neither.
+	// A holder does not rely on this part of a lease, because clocks run at different speeds, nor on margin.
 	driftPart = 100
 	margin    = 2 * time.Millisecond
-	// renewPart of a lease may be over before a hold is renewed; up to a tenth less at random.
+	// A hold is renewed after this part of its lease, less up to a tenth at random.
 	renewPart = 3
-	// maxQueued is how many waiters of this process stand in the server's queue of one lock. It is also how many
-	// connections wait for several locks.
+	// maxQueued is the number of waiters of this process in the server's queue of one lock. It is also the number of
+	// connections that wait for several locks.
 	maxQueued = 16
-	// waitMargin is how long beyond its wait a request may go unanswered, less than the 2 s that users are told.
+	// waitMargin is the time beyond its wait for which a request may go unanswered, less than the 2 s in the docs.
 	waitMargin = 1800 * time.Millisecond
-	// defaultServerTimeout is for how long no server may answer, where a wait has no end.
+	// defaultServerTimeout is the time for which no server may answer during an unlimited wait.
 	defaultServerTimeout = 10 * time.Second
-	// releaseTime is how long a release may take; what is not answered then goes on in the background.
+	// releaseTime is the time limit of a release; an unanswered one continues in the background.
 	releaseTime = 5 * time.Second
-	// attemptTime is after what time a request that is not answered is sent again, over a new connection.
+	// attemptTime is the time after which an unanswered request is sent again, over a new connection.
 	attemptTime = 2 * time.Second
-	// strayTime is how late a request may reach the server that was not answered.
+	// strayTime is the delay with which an unanswered request may still reach the server.
 	strayTime = 30 * time.Second
-	// keepTime is for how long the server keeps a place in the queue; the client asks asksInKeep times in it.
+	// keepTime is the time for which the server keeps a queue position. The client asks asksInKeep times in it.
 	keepTime   = 5 * time.Second
 	asksInKeep = 3
-	// firstLease is the lease of a client that has waited: one that dies before it renews holds up others no longer.
+	// firstLease is the lease of a client that has waited: if it dies before it renews, others wait no longer.
 	firstLease = 5 * time.Second
-	// watchAfter is the time from a grant until the server is asked to tell of its end: most holds are over before.
+	// watchAfter is the time from a grant until the client subscribes to its end: most holds end earlier.
 	watchAfter = 20 * time.Millisecond
 	// pause is the time between two attempts; it doubles up to longestPause.
 	pause        = 10 * time.Millisecond
@@ -46,41 +46,42 @@ const (
 	// reconnect is the longest pause before the second attempt to connect, at random; it doubles up to longestReconnect.
 	reconnect        = 50 * time.Millisecond
 	longestReconnect = time.Second
-	// probeTime is how often a blocked request is asked about over the shared connection.
+	// probeTime is the interval at which the shared connection asks about a blocked request.
 	probeTime = 1500 * time.Millisecond
-	// longWait is after what time a wait is logged, and whenever it has doubled; ownWait for a lock of this client.
+	// longWait is the time after which a wait is logged, and again whenever it has doubled; ownWait that for a lock of
+	// this client.
 	longWait = 30 * time.Second
 	ownWait  = time.Second
-	// longBlock is how long a wait without an end is asked for in one request.
+	// longBlock is the time for which an unlimited wait is requested at once.
 	longBlock = time.Minute
-	// poll is how often a waiter asks whether it is its turn, where the server does not tell.
+	// poll is the polling interval of a waiter, if the server does not report changes.
 	poll = 100 * time.Millisecond
-	// farewell is how long closing may take where its context has no end.
+	// farewell is the time limit of closing if its context has none.
 	farewell = 5 * time.Second
-	// nap is how long the scheduler sleeps at most while something is held: timers stand still while the machine sleeps.
+	// nap is the longest sleep of the scheduler while something is held: timers stop while the machine sleeps.
 	nap = time.Second
 
 	slots = 16384
 
-	// moduleVersionMin is the oldest module that has all that this library asks for, as HELLO tells it: 300 is 0.3.0.
+	// moduleVersionMin is the oldest module that has everything this library needs, in the form of HELLO: 300 is 0.3.0.
 	moduleVersionMin = 300
 )
 
-// sure is for how long a hold of this lease may count on it, from before its request was sent.
+// sure returns the time for which a hold of this lease is certain, counted from before its request was sent.
 func sure(lease time.Duration) time.Duration { return max(0, lease-lease/driftPart-margin) }
 
-// renewal is when a hold of this lease is renewed, from before its last request was sent.
+// renewal returns the time of the renewal of a hold of this lease, counted from before its last request was sent.
 func renewal(lease time.Duration) time.Duration {
 	third := lease / renewPart
 	return third - atRandom(third/10)
 }
 
-// milliseconds is a duration as the server wants it: at least one.
+// milliseconds formats a duration for the server, at least one.
 func milliseconds(d time.Duration) string {
 	return strconv.FormatInt(max(1, d.Milliseconds()), 10)
 }
 
-// backOff is the pause before another attempt to connect, which grows with each that failed.
+// backOff returns the pause before another attempt to connect, which grows with each failure.
 func backOff(tries int) time.Duration {
 	if tries == 0 {
 		return 0
@@ -88,7 +89,7 @@ func backOff(tries int) time.Duration {
 	return atRandom(min(longestReconnect, reconnect<<min(tries-1, 8)))
 }
 
-// slot is the slot of a name in a cluster.
+// slot returns the slot of a name in a cluster.
 func slot(name string) int {
 	if open := strings.IndexByte(name, '{'); open >= 0 {
 		if length := strings.IndexByte(name[open+1:], '}'); length > 0 {
@@ -109,15 +110,15 @@ func slot(name string) int {
 	return int(crc) % slots
 }
 
-// A step is what a client does next when the server replied an error.
+// A step is the client's next action after an error reply.
 type step int
 
 const (
-	// fail tells the caller.
+	// fail returns the error to the caller.
 	fail step = iota
-	// again asks again after a pause, at the server that is the primary then.
+	// again asks again after a pause, at the server that is then the primary.
 	again
-	// elsewhere does the same over a new connection: the address may lead to another server now.
+	// elsewhere does the same over a new connection: the address may now lead to another server.
 	elsewhere
 	// moved asks the node that has the slot now.
 	moved
@@ -125,7 +126,7 @@ const (
 	asking
 )
 
-// judge tells what follows from an error of the server. Slot and address are of a redirection.
+// judge decides the next step after an error of the server. Slot and address are those of a redirection.
 func judge(text string) (next step, at int, address string) {
 	words := strings.Fields(text)
 	if len(words) == 0 {
@@ -154,7 +155,7 @@ func judge(text string) (next step, at int, address string) {
 	return fail, 0, ""
 }
 
-// mostOf is the longest time that this server allows for an option, if this error tells it.
+// mostOf returns the longest time that this server allows for an option, if the error names it.
 func mostOf(option, text string) (time.Duration, bool) {
 	rest, found := strings.CutPrefix(text, "ERR "+option+" must be an integer from ")
 	if !found {
@@ -168,7 +169,7 @@ func mostOf(option, text string) (time.Duration, bool) {
 	return time.Duration(most) * time.Millisecond, true
 }
 
-// longestWait is the longest wait that this server allows (redislock.max-wait), if this error tells it.
+// longestWait returns the longest wait that this server allows (redislock.max-wait), if the error names it.
 func longestWait(text string) (time.Duration, bool) {
 	if most, told := mostOf("QUEUE", text); told {
 		return most, true

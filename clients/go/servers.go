@@ -63,13 +63,13 @@ func (c *Servers) check() error {
 	return nil
 }
 
-// A door leads to one server: one goroutine after the other makes its connection, in the order in which they came.
+// A door leads to one server. Goroutines connect one at a time, in order of arrival.
 type door struct {
 	gate chan struct{}
-	// tries counts connections since the server did what only a primary does; hasServed tells whether it ever did.
+	// tries counts connections since the server last did what only a primary does; hasServed is true if it ever did.
 	tries     atomic.Int32
 	hasServed atomic.Bool
-	// isOutdated tells that it was logged that the module of this server is too old.
+	// isOutdated is true once it was logged that the module of this server is too old.
 	isOutdated atomic.Bool
 	link       atomic.Pointer[link]
 	failed     atomic.Pointer[failure]
@@ -88,14 +88,14 @@ type servers struct {
 	log      *slog.Logger
 	timeout  time.Duration
 	onChange func(names []any)
-	// onReconnect hears of a server that serves again over a new connection.
+	// onReconnect is called with a server that serves again over a new connection.
 	onReconnect func(address string)
 	finding     chan struct{}
 	ctx         context.Context
 	close       context.CancelFunc
 	running     busy
 	heard       atomic.Int64
-	// refuses tells that it was logged that a server refuses what it may grant later.
+	// refuses is true once a temporary refusal was logged.
 	refuses atomic.Bool
 
 	mu      sync.Mutex
@@ -135,7 +135,7 @@ func (s *servers) dialer(ctx context.Context, network, address string) (net.Conn
 	return secure.DialContext(ctx, network, address)
 }
 
-// address is the server of this lock, as far as it is known.
+// address returns the server of this lock, if known.
 func (s *servers) address(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *servers) addressLocked(name string) string {
 	return s.primary
 }
 
-// forget notes that this server may be the primary no more.
+// forget records that this server may have ceased to be the primary.
 func (s *servers) forget(address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,14 +164,14 @@ func (s *servers) forget(address string) {
 	}
 }
 
-// moved notes that a server says that another one has this slot.
+// moved records that a server says another one has this slot.
 func (s *servers) moved(number int, address, by string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.slots[number] = beside(address, by)
 }
 
-// beside is the address; without a host, that of the server which named it.
+// beside returns the address; without a host, it takes that of the server which named it.
 func beside(address, by string) string {
 	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
 		host, _, _ = net.SplitHostPort(by)
@@ -202,7 +202,7 @@ func (s *servers) findFor(ctx context.Context, name string) (string, *failure) {
 	return "", broken(nil, "the primary is unknown: no node of the cluster serves this slot")
 }
 
-// find asks where the primary is, or the primaries of a cluster.
+// find looks up the primary, or the primaries of a cluster.
 func (s *servers) find(ctx context.Context) *failure {
 	s.mu.Lock()
 	nodes := slices.Clone(s.nodes)
@@ -211,7 +211,7 @@ func (s *servers) find(ctx context.Context) *failure {
 	for _, node := range nodes {
 		err := s.askNode(ctx, node)
 		if err == nil {
-			// The one that answers is asked first.
+			// The server that answers is asked first the next time.
 			s.mu.Lock()
 			s.nodes = append([]string{node}, slices.DeleteFunc(s.nodes, func(other string) bool { return other == node })...)
 			s.mu.Unlock()
@@ -295,7 +295,7 @@ func (s *servers) takeSlots(rows []any, by string) error {
 	return nil
 }
 
-// nodeAddress is a node as CLUSTER SLOTS names it; without a host it is the one that answered.
+// nodeAddress parses a node from CLUSTER SLOTS; without a host, it is the node that answered.
 func nodeAddress(column any, by string) string {
 	words, _ := column.([]any)
 	if len(words) < 2 {
@@ -324,7 +324,7 @@ func (s *servers) doorLocked(address string) *door {
 	return d
 }
 
-// ready is the connection to the server of this lock, if there is one.
+// ready returns the connection to the server of this lock, if there is one.
 func (s *servers) ready(name string) *link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -334,8 +334,8 @@ func (s *servers) ready(name string) *link {
 	return nil
 }
 
-// alone does this for one caller after the other. It goes on though the context of the caller ends: else nobody with a
-// short wait would ever be connected. It returns false then.
+// alone does this for one caller at a time. It continues when the caller's context ends, and returns false then.
+// Otherwise callers with short waits would never be connected.
 func (s *servers) alone(ctx context.Context, gate chan struct{}, work func()) bool {
 	select {
 	case gate <- struct{}{}:
@@ -360,7 +360,7 @@ func tooLate(ctx context.Context) *failure {
 	return &failure{text: "connecting took too long", tooLate: true, cause: ctx.Err()}
 }
 
-// linkTo is the connection to this server.
+// linkTo returns the connection to this server.
 func (s *servers) linkTo(ctx context.Context, address string) (*link, *failure) {
 	d := s.door(address)
 	var l *link
@@ -387,7 +387,7 @@ func (s *servers) connectTo(d *door, address string) (*link, *failure) {
 	if failed != nil {
 		return nil, failed
 	}
-	// One that is missing is reported by the first request.
+	// A missing module is reported by the first request.
 	if l.module != 0 && l.module < moduleVersionMin && !d.isOutdated.Swap(true) {
 		s.log.Warn(fmt.Sprintf("redislock: the module redislock on %s is version %s, and this client needs %s or later: upgrade the module",
 			address, shownVersion(l.module), shownVersion(moduleVersionMin)))
@@ -400,7 +400,7 @@ func (s *servers) connectTo(d *door, address string) (*link, *failure) {
 	return l, nil
 }
 
-// busy counts what runs beside the callers.
+// busy counts background work.
 type busy struct{ count atomic.Int64 }
 
 func (b *busy) run(work func()) {
@@ -411,13 +411,13 @@ func (b *busy) run(work func()) {
 	}()
 }
 
-// wait waits until nothing runs any more, or the context ends.
+// wait waits until all work has ended, or the context ends.
 func (b *busy) wait(ctx context.Context) {
 	for b.count.Load() > 0 && sleep(ctx, pause/2) {
 	}
 }
 
-// sleep sleeps; false if the context ended first.
+// sleep sleeps. It returns false if the context ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

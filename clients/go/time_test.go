@@ -74,7 +74,7 @@ func (f *fakeServer) of(command string, since time.Time) (times []time.Duration,
 	return times, leases
 }
 
-// inBubble runs a test where time goes on when all wait, by a clock of the bubble.
+// inBubble runs a test in a bubble, whose clock advances when all goroutines wait.
 func inBubble(t *testing.T, test func(t *testing.T, server *fakeServer, locks *Locks)) {
 	synctest.Test(t, func(t *testing.T) {
 		clock = func() moment { return moment(time.Now().UnixNano()) }
@@ -226,7 +226,7 @@ func TestAStoppedClockOfTimersIsNoticedByCheck(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The machine sleeps: its clock goes on, and no timer fires.
+		// The machine sleeps: its clock advances, but no timer fires.
 		clock = func() moment { return moment(time.Now().Add(time.Minute).UnixNano()) }
 		if err := hold.Check(); !errors.Is(err, ErrLockLost) || hold.Context().Err() == nil {
 			t.Fatalf("check says %v", err)

@@ -18,7 +18,7 @@ const (
 	highestLimit = 1_000_000
 )
 
-// A kind is how a lock is held.
+// A kind is the mode in which a lock is held.
 type kind int
 
 const (
@@ -27,29 +27,29 @@ const (
 	limited
 )
 
-// A wanted is what one acquire asks for, with an owner of its own.
+// A wanted is the request of one acquire, with an owner of its own.
 type wanted struct {
 	names  []string
 	prefix int // how many bytes of each name are the prefix
 	kind   kind
 	limit  int
 	lease  time.Duration
-	// firstLease is what a request asks for at most that has waited.
+	// firstLease is the longest lease that a request asks for after a wait.
 	firstLease time.Duration
 	owner      string
-	// ctx is that of the hooks.
+	// ctx is the context for the hooks.
 	ctx     context.Context
 	isNamed bool // whether the program names the owner, which may hold something besides
-	// doubtful tells that a request went unanswered, and may reach the server late; grantable that the latest request
-	// is on its way or was granted; sent that any was sent.
+	// doubtful is true if a request went unanswered, and may reach the server late; grantable if the latest request is
+	// in flight or was granted; sent if any was sent.
 	doubtful, grantable, sent atomic.Bool
-	// answered tells that a server has replied to any; last is why the latest attempt failed, and quarantine what a
-	// request was told that did not wait.
+	// answered is true if a server has replied to any request. last is the error of the latest attempt, and quarantine
+	// that of a request that did not wait.
 	answered         atomic.Bool
 	last, quarantine atomic.Pointer[error]
 }
 
-// newOwner is an owner that nobody had before, and that tells an operator who it is.
+// newOwner returns a new, unique owner that identifies the process for operators.
 func newOwner(label string) string {
 	owner := label + ":" + newID()
 	return owner[max(0, len(owner)-longestOwner):]
@@ -73,7 +73,7 @@ func defaultLabel() string {
 
 func (w *wanted) name() string { return w.names[0] }
 
-// label is the names without their prefix, for people.
+// label returns the names without their prefix, for people.
 func (w *wanted) label() string {
 	names := make([]string, len(w.names))
 	for i, name := range w.names {
@@ -93,7 +93,7 @@ func (w *wanted) gotNothing() { w.grantable.Store(false) }
 
 func (w *wanted) doubt() { w.doubtful.Store(true) }
 
-// acquire takes the lock or all of the locks. How is BLOCK or QUEUE with its time, or nothing.
+// acquire acquires the lock or all of the locks. The mode of waiting is BLOCK or QUEUE with its time, or empty.
 func (w *wanted) acquire(lease time.Duration, how string, most time.Duration) []string {
 	words := []string{"LOCK.ACQUIRE", w.name(), w.owner, "PX", milliseconds(lease)}
 	if len(w.names) > 1 {
@@ -117,7 +117,7 @@ func (w *wanted) renew(name string, lease time.Duration, token int64) []string {
 	return []string{"LOCK.RENEW", name, w.owner, "PX", milliseconds(lease), "TOKEN", strconv.FormatInt(token, 10)}
 }
 
-// release gives up the hold; without a token (0), the place in the queue too.
+// release releases the hold; without a token (0), it also ends the wait.
 func (w *wanted) release(name string, token int64) []string {
 	words := []string{"LOCK.RELEASE", name, w.owner}
 	if token != 0 {

@@ -24,7 +24,7 @@ var kinds = []struct {
 	{redislock.ErrLockTimeout, "LockTimeout"}, {context.Canceled, "Cancelled"},
 }
 
-// members are those of an error, as the kit knows it.
+// members returns the members of an error in the kit's protocol.
 func members(err error) object {
 	var ready *told
 	if errors.As(err, &ready) {
@@ -53,7 +53,7 @@ func members(err error) object {
 	return found
 }
 
-// process is what this process uses.
+// process returns the resources that this process uses.
 func process() object {
 	runtime.GC()
 	debug.FreeOSMemory()
@@ -73,7 +73,7 @@ func process() object {
 	return object{"threads": number("Threads:"), "connections": connections(), "memory_kb": number("VmRSS:")}
 }
 
-// connections counts the connections of this process that are established.
+// connections counts the TCP connections that this process has established.
 func connections() (count int) {
 	established := map[string]bool{}
 	table, _ := os.ReadFile("/proc/net/tcp")

@@ -53,7 +53,7 @@ type request struct {
 	Leader    string   `json:"leader"`
 	Fail      bool     `json:"fail"`
 
-	// begin lets the next request be taken.
+	// begin allows the next request to be taken.
 	begin func()
 }
 
@@ -96,7 +96,7 @@ func (a *adapter) say(message object) {
 	}
 }
 
-// Enabled, Handle, WithAttrs and WithGroup forward what the library logs.
+// Enabled, Handle, WithAttrs and WithGroup forward the library's log records.
 func (a *adapter) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
 
 func (a *adapter) Handle(_ context.Context, record slog.Record) error {
@@ -117,7 +117,7 @@ func (a *adapter) Handle(_ context.Context, record slog.Record) error {
 func (a *adapter) WithAttrs([]slog.Attr) slog.Handler { return a }
 func (a *adapter) WithGroup(string) slog.Handler      { return a }
 
-// A calledContext lets the next request be taken once the library has been called: it asks for the deadline then.
+// A calledContext allows the next request to be taken once the library has asked for the deadline.
 type calledContext struct {
 	context.Context
 	begin func()
@@ -128,8 +128,7 @@ func (c *calledContext) Deadline() (time.Time, bool) {
 	return c.Context.Deadline()
 }
 
-// take begins a request. The next one is taken when it has called the library, so they do so in the order in which they
-// came.
+// take starts a request. The next one is taken when this one has called the library, so the calls keep their order.
 func (a *adapter) take(r *request) {
 	begun := make(chan struct{})
 	r.begin = sync.OnceFunc(func() { close(begun) })
@@ -234,7 +233,7 @@ func (a *adapter) hold(id string) *redislock.Hold {
 
 func milliseconds(number int64) time.Duration { return time.Duration(number) * time.Millisecond }
 
-// lock describes what is asked for: by the same object for requests that name one.
+// lock describes the lock of a request: the same object for requests that name one.
 func (a *adapter) lock(r *request, more ...redislock.LockOption) *redislock.Lock {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -283,7 +282,7 @@ func (a *adapter) describe(r *request, opts []redislock.LockOption) *redislock.L
 	return a.locks.Lock(r.Name, opts...)
 }
 
-// take acquires: not waiting is TryAcquire, and a wait is the deadline of a context.
+// take acquires the lock: with TryAcquire if the request does not wait, otherwise with a context deadline.
 func take(ctx context.Context, lock *redislock.Lock, r *request) (*redislock.Hold, error) {
 	if r.WaitMS == nil {
 		return lock.Acquire(&calledContext{ctx, r.begin})
@@ -336,7 +335,7 @@ func (a *adapter) info(ctx context.Context, r *request) (object, error) {
 	return object{"holders": holders, "waiters": info.Waiters}, nil
 }
 
-// nested asks for what the block holds, in the body of it.
+// nested acquires the lock that the block holds, in the body of the block.
 func (a *adapter) nested(ctx context.Context, r *request) any {
 	_, err := a.describe(&request{Name: r.Name, Kind: r.Nested}, nil).Acquire(ctx)
 	if err == nil {
@@ -345,7 +344,7 @@ func (a *adapter) nested(ctx context.Context, r *request) any {
 	return members(err)["kind"]
 }
 
-// watch tells of the loss of a hold.
+// watch reports the loss of a hold.
 func (a *adapter) watch(id string, hold *redislock.Hold) {
 	context.AfterFunc(hold.Context(), func() {
 		var lost *redislock.LostError

@@ -21,7 +21,7 @@ type login struct {
 
 var errLogin = errors.New("the provider's own error")
 
-// give is the user's own code that gives a password.
+// give acts as the user's own code that returns a password.
 func (l *login) give() func() (string, string, error) {
 	var calls atomic.Int64
 	return func() (string, string, error) {

@@ -33,7 +33,7 @@ type Config struct {
 	TracerProvider trace.TracerProvider
 }
 
-// Seconds, of waits and of holds.
+// Bucket bounds in seconds, of waits and of holds.
 var (
 	ofWaits = []float64{0.001, 0.005, 0.025, 0.1, 0.5, 1, 5, 10, 30, 60, 300}
 	ofHolds = []float64{0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 3600}
@@ -48,7 +48,7 @@ var kinds = map[error]string{
 	redislock.ErrInvalid: "ErrInvalid", redislock.ErrClosed: "ErrClosed",
 }
 
-// typeOf is the name of the error to which it compares.
+// typeOf returns the name of the error that it matches.
 func typeOf(err error) string {
 	var e *redislock.Error
 	switch {
@@ -114,7 +114,7 @@ func Hooks(c Config) redislock.Hooks {
 	}
 }
 
-// made is the instrument. OpenTelemetry gives one that records nothing where it cannot make it.
+// made returns the instrument. If OpenTelemetry cannot make one, it returns one that records nothing.
 func made[T any](instrument T, err error) T {
 	if err != nil {
 		otel.Handle(err)
@@ -131,7 +131,7 @@ func (r *recorder) about(lock string, more ...attribute.KeyValue) []attribute.Ke
 	return append(all, attribute.String("redislock.lock.group", group))
 }
 
-// requested keeps of the context which span it is in: a hold may outlast all else that it refers to.
+// requested keeps only the span of the context, since a hold may outlast all else that it refers to.
 func (r *recorder) requested(ctx context.Context, lock string) context.Context {
 	r.waiters.Add(ctx, 1, metric.WithAttributes(r.about(lock)...))
 	return trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx))
@@ -155,7 +155,7 @@ func (r *recorder) lost(ctx context.Context, lock string, held time.Duration, lo
 	r.endHold(ctx, lock, held, "lost", attribute.String("redislock.loss.reason", string(lost.Reason)))
 }
 
-// end records a duration, and a span for it, which has failed if its outcome is an error or a loss.
+// end records a duration and a span, which has failed if its outcome is an error or a loss.
 func (r *recorder) end(
 	ctx context.Context, of metric.Float64Histogram, name string, lasted time.Duration, outcome string, about []attribute.KeyValue,
 ) {

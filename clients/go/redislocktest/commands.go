@@ -12,7 +12,7 @@ import (
 const (
 	// longestLease is the default of redislock.max-lease.
 	longestLease = time.Hour
-	// named is how many holders and waiters LOCK.INFO names.
+	// named is the number of holders and waiters that LOCK.INFO lists.
 	named = 10
 )
 
@@ -20,7 +20,7 @@ const (
 
 const null = "_\r\n"
 
-// version is that of the module whose commands these are: 300 is 0.3.0.
+// version is the module's version whose commands these are: 300 is 0.3.0.
 const version = 300
 
 func integer(number int64) string { return ":" + strconv.FormatInt(number, 10) + "\r\n" }
@@ -35,7 +35,7 @@ func dictionary(items ...string) string {
 	return fmt.Sprintf("%%%d\r\n%s", len(items)/2, strings.Join(items, ""))
 }
 
-// refuse is an error, whose text has no line ends.
+// refuse formats an error, whose text has no line ends.
 func refuse(format string, values ...any) string {
 	return "-" + strings.NewReplacer("\r", " ", "\n", " ").Replace(fmt.Sprintf(format, values...)) + "\r\n"
 }
@@ -52,7 +52,7 @@ type asked struct {
 
 // The commands.
 
-// command is the reply; empty if that comes later.
+// command returns the reply; empty if that comes later.
 func (t *table) command(c *connection, words []string) string {
 	if len(words) == 0 {
 		return refuse("ERR no command")
@@ -168,7 +168,7 @@ func (t *table) acquire(c *connection, a *asked, now time.Time) string {
 	if isAnother && waits {
 		t.leave(isIts) // which loses the position
 	}
-	// One that does not wait stays behind what its owner waits for in another way.
+	// A request that does not wait stays behind its owner's wait in another mode.
 	if (waits || !isAnother) && t.fits(a.names, a.owner, a.kind) {
 		t.waits = slices.DeleteFunc(t.waits, func(w *wait) bool {
 			if isIts(w) {
@@ -201,7 +201,7 @@ func (t *table) acquire(c *connection, a *asked, now time.Time) string {
 	return null
 }
 
-// again is for the same owner again: the same token, and the longer lease.
+// again handles another request of the same owner: it gets the same token, and the longer lease.
 func (t *table) again(a *asked, now time.Time) string {
 	var its []*hold
 	for _, h := range t.holds {
@@ -210,7 +210,7 @@ func (t *table) again(a *asked, now time.Time) string {
 		}
 	}
 	for _, h := range its {
-		// A writer may go on as a reader.
+		// A writer may continue as a reader.
 		isLowered := len(a.names) == 1 && h.kind == exclusive && a.kind == shared
 		if len(its) < len(a.names) || h.token != its[0].token || h.kind != a.kind && !isLowered {
 			return refuse("LOCKHELD '%s' is held by this owner already, but not in the requested way: release every key "+

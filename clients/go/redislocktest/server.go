@@ -36,7 +36,7 @@ import (
 	"redislock.example/go/internal/testclock"
 )
 
-// longestWord is how long a word of a request may be.
+// longestWord is the longest word of a request.
 const longestWord = 1 << 20
 
 var errClosed = errors.New("this redislocktest.Server is closed")
@@ -45,7 +45,7 @@ var errClosed = errors.New("this redislocktest.Server is closed")
 type Server struct {
 	mu    sync.Mutex
 	table table
-	// changed calls who keeps the time.
+	// changed wakes the goroutine that ends leases in time.
 	changed chan struct{}
 	closed  chan struct{}
 	locks   []*redislock.Locks
@@ -102,7 +102,7 @@ func (s *Server) Close() {
 	})
 }
 
-// do changes the table, after what is over by now has ended.
+// do changes the table, after expired leases and waits have ended.
 func (s *Server) do(change func()) {
 	s.mu.Lock()
 	s.table.tick(time.Now())
@@ -118,7 +118,7 @@ func notify(wake chan struct{}) {
 	}
 }
 
-// keepTime ends leases and waits when their time is over.
+// keepTime ends leases and waits when their time is up.
 func (s *Server) keepTime() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -136,7 +136,7 @@ func (s *Server) keepTime() {
 	}
 }
 
-// A connection has what is to be sent over it.
+// A connection holds the replies to send over it.
 type connection struct {
 	conn     net.Conn
 	mu       sync.Mutex
@@ -194,7 +194,7 @@ func (c *connection) write() {
 	}
 }
 
-// read does what comes over the connection, until that ends.
+// read executes the requests of the connection, until it ends.
 func (s *Server) read(c *connection) {
 	from := bufio.NewReader(c.conn)
 	for {

@@ -12,7 +12,7 @@ const (
 	shared    = -1
 )
 
-// tokens rise over all servers of a process.
+// tokens increase over all servers of a process.
 var tokens atomic.Int64
 
 type hold struct {
@@ -23,7 +23,7 @@ type hold struct {
 	granted, until time.Time
 }
 
-// A wait is a place in the queues of some locks; blocked is the connection that waits for the reply, if any.
+// A wait is a position in the queues of some locks; blocked is the connection that waits for the reply, if any.
 type wait struct {
 	names        []string
 	owner        string
@@ -33,7 +33,7 @@ type wait struct {
 	blocked      *connection
 }
 
-// overtaken answers that a newer request of the same owner took its place.
+// overtaken replies that a newer request of the same owner took its place.
 func (w *wait) overtaken() {
 	if w.blocked != nil {
 		w.blocked.send(refuse("UNBLOCKED a newer request of the same owner took over this place in the queue"))
@@ -43,14 +43,14 @@ func (w *wait) overtaken() {
 // A table has the locks of one server.
 type table struct {
 	holds []*hold
-	// waits are in the order of their arrival, which is that of each queue.
+	// waits are in order of arrival, which is the order of each queue.
 	waits       []*wait
 	connections map[*connection]bool
-	// watched has the connections that are told of the next change of a lock.
+	// watched has the connections to notify of the next change of each lock.
 	watched map[string]map[*connection]bool
 }
 
-// next is how long it is until a lease or a wait ends.
+// next returns the time until a lease or a wait ends.
 func (t *table) next(now time.Time) time.Duration {
 	next := now.Add(time.Hour)
 	for _, each := range t.holds {
@@ -69,7 +69,7 @@ func earlier(one, other time.Time) time.Time {
 	return one
 }
 
-// tick ends the leases and waits whose time is over.
+// tick ends the leases and waits whose time is up.
 func (t *table) tick(now time.Time) {
 	t.drop(func(h *hold) bool { return !h.until.After(now) })
 	t.leave(func(w *wait) bool { return !w.until.After(now) })
@@ -85,7 +85,7 @@ func (t *table) detach(c *connection) {
 	t.leave(func(w *wait) bool { return w.blocked == c })
 }
 
-// drop ends these holds, which may let in others.
+// drop ends these holds, which may admit others.
 func (t *table) drop(is func(*hold) bool) {
 	var names []string
 	t.holds = slices.DeleteFunc(t.holds, func(h *hold) bool {
@@ -98,7 +98,7 @@ func (t *table) drop(is func(*hold) bool) {
 	t.changes(names)
 }
 
-// leave ends these waits in vain, which may let in others.
+// leave ends these waits without a grant, which may admit others.
 func (t *table) leave(is func(*wait) bool) {
 	var names []string
 	t.waits = slices.DeleteFunc(t.waits, func(w *wait) bool {
@@ -114,7 +114,7 @@ func (t *table) leave(is func(*wait) bool) {
 	t.changes(names)
 }
 
-// changes tells the connections that watch these locks, and serves the blocked requests whose turn it is.
+// changes notifies the connections that watch these locks, and grants to the blocked requests whose turn it is.
 func (t *table) changes(names []string) {
 	for _, name := range names {
 		for c := range t.watched[name] {
@@ -132,7 +132,7 @@ func (t *table) changes(names []string) {
 	}
 }
 
-// kindOf is how the lock is held or waited for, if it is.
+// kindOf returns the mode in which the lock is held or waited for, if it is.
 func (t *table) kindOf(name string) (int, bool) {
 	for _, h := range t.holds {
 		if h.name == name {
@@ -147,7 +147,7 @@ func (t *table) kindOf(name string) (int, bool) {
 	return 0, false
 }
 
-// An other keeps an owner from a lock, and holds it or waits for it in this way.
+// An other keeps an owner from a lock, which it holds or waits for in this mode.
 type other struct {
 	owner string
 	kind  int
@@ -171,7 +171,7 @@ func (t *table) others(name, owner string) (found []other) {
 	return found
 }
 
-// fits tells whether holders and earlier waiters leave room for this owner.
+// fits reports whether holders and earlier waiters leave room for this owner.
 func (t *table) fits(names []string, owner string, kind int) bool {
 	for _, name := range names {
 		others := t.others(name, owner)
@@ -184,7 +184,7 @@ func (t *table) fits(names []string, owner string, kind int) bool {
 	return true
 }
 
-// chain are the steps by which this wait depends on the first of these owners; nil if it does not.
+// chain returns the steps by which this wait depends on the first of these owners; nil if it does not.
 func (t *table) chain(names []string, owner string, kind int, seen *[]string) []string {
 	for _, name := range names {
 		if kind > 0 || t.fits([]string{name}, owner, kind) { // a permit may come from any of the holders
@@ -207,8 +207,8 @@ func (t *table) chain(names []string, owner string, kind int, seen *[]string) []
 	return nil
 }
 
-// waitsOf are the steps of the first wait of this owner, if all of them depend on the first of these owners: it goes on if
-// any of its waits ends.
+// waitsOf returns the steps of the first wait of this owner, if all its waits depend on the first of these owners: an
+// owner continues once any of its waits ends.
 func (t *table) waitsOf(owner string, seen *[]string) (first []string) {
 	for _, w := range t.waits {
 		if w.owner != owner {

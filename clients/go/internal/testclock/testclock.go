@@ -1,8 +1,8 @@
-// Package testclock says which clock the locks of this process go by.
+// Package testclock records which clock the locks of this process use.
 package testclock
 
 import "sync/atomic"
 
-// IsUsed tells that a program has made a redislocktest.Server: locks go by time.Now, and so by the clock of a bubble of
-// testing/synctest.
+// IsUsed is true once a program has made a redislocktest.Server: locks then use time.Now, and so the clock of a
+// testing/synctest bubble.
 var IsUsed atomic.Bool

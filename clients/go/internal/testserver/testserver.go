@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// slack is how long a server may take: the machine may be busy.
+// slack is the time that a server may take, since the machine may be busy.
 const slack = 60 * time.Second
 
 // A Server is a process that a test started.
@@ -26,7 +26,7 @@ type Server struct {
 	ended     chan struct{}
 }
 
-// Start starts a server on a reserved port, with these options beside its own.
+// Start starts a server on a reserved port, with these options and its own.
 func Start(options ...string) (*Server, error) {
 	return start("loadmodule "+os.Getenv("REDISLOCK_MODULE"), options)
 }
@@ -81,7 +81,7 @@ func start(config string, options []string) (*Server, error) {
 	return server, nil
 }
 
-// answers waits until the process that was started answers, and no other one.
+// answers waits until the process that was started answers, and not another one.
 func (s *Server) answers() error {
 	for end := time.Now().Add(slack); time.Now().Before(end) && !s.hasEnded(); time.Sleep(20 * time.Millisecond) {
 		process, err := ProcessAt(s.Address)
@@ -132,8 +132,8 @@ func (s *Server) Ask(command string) (string, error) {
 	return string(reply), err
 }
 
-// Reserve binds a port without listening there, until the tests end: a server that asks for SO_REUSEADDR may listen there
-// all the same, and a search for a free port passes it over.
+// Reserve binds a port without listening there, until the tests end. A server that sets SO_REUSEADDR can still listen
+// there, and a search for a free port passes it over.
 func Reserve() (int, error) {
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err != nil {
