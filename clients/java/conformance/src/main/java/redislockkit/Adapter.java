@@ -97,7 +97,7 @@ public final class Adapter implements LockListener {
         boolean fail;
     }
 
-    /** What the provider of credentials returns, and when it fails: at calls with these numbers, or "later". */
+    /** The results of the provider of credentials, and its failures: at calls with these numbers, or "later". */
     static final class Login {
         String password;
         JsonElement fails;
@@ -317,7 +317,7 @@ public final class Adapter implements LockListener {
         return Map.of("holders", holders, "waiters", info.waiters());
     }
 
-    /** Asks for what the block holds, in the body of it. */
+    /** Acquires the lock that the block holds, in the body of the block. */
     private String nested(Request request) throws InterruptedException {
         var inner = new Request();
         inner.name = request.name;
@@ -378,7 +378,7 @@ public final class Adapter implements LockListener {
         cancels.put(request.id, () -> task.cancel(true));
     }
 
-    /** Works for this time, or until it is told of the loss, as a user's body does. */
+    /** Works for this time, or until it learns of the loss, as a user's body does. */
     private static void sleep(Hold hold, long milliseconds) throws Exception {
         hold.lost().completeOnTimeout(null, milliseconds, TimeUnit.MILLISECONDS).get();
     }
@@ -468,7 +468,7 @@ public final class Adapter implements LockListener {
         counts.incrementAndGet(4);
     }
 
-    /** Forwards what the library logs. */
+    /** Forwards the library's log records. */
     private final class Forward extends Handler {
         @Override
         public void publish(LogRecord line) {

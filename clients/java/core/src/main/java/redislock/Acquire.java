@@ -7,7 +7,7 @@ import java.util.function.Function;
 
 /** One acquire, from its call to its grant or end. Its methods are steps of the engine. */
 final class Acquire {
-    /** What was granted, and when the request was sent that got it. */
+    /** A grant, and the time when its request was sent. */
     record Grant(long token, long sent) {}
 
     private final Core core;
@@ -17,7 +17,7 @@ final class Acquire {
     private final boolean once;
     private final long arrived;
     private final long began = Clock.now();
-    /** Takes the grant, or why there is none; both are null if another owner held the lock. */
+    /** Takes the grant, or the reason why there is none; both are null if another owner held the lock. */
     private final BiConsumer<Grant, Problem> then;
     private boolean isOver;
     private boolean hasWaited;
@@ -96,7 +96,7 @@ final class Acquire {
         }
     }
 
-    /** Asks once more without waiting: only such a request is answered that the server is in quarantine. */
+    /** Asks once more without waiting: only such a request learns that the server is in quarantine. */
     void last() {
         leaveLine();
         attempt((got, problem) -> {
@@ -133,7 +133,7 @@ final class Acquire {
         then.accept(got, problem);
     }
 
-    /** Gives up whatever a request may have got. What its owner holds by another request stays where it got nothing. */
+    /** Gives up what a request may have got. If it got nothing, its owner keeps what it holds by another request. */
     private void giveWay(Problem problem) {
         boolean isClear = !wanted.doubtful;
         if (isClear && problem == null && once) {
@@ -143,7 +143,7 @@ final class Acquire {
         core.errands.abandon(wanted, gotNothing ? Rules.NOBODYS : 0);
     }
 
-    /** Until when a request is repeated. */
+    /** Returns the time until which a request is repeated. */
     private long requestsUntil() {
         return Clock.after(until, Rules.WAIT_MARGIN);
     }
@@ -162,7 +162,7 @@ final class Acquire {
         return got != null && got.reply() instanceof Long token ? new Grant(token, got.sent()) : null;
     }
 
-    /** Keeps a place in the queue over the shared connection, and asks when the server pushes a change. */
+    /** Keeps a queue position over the shared connection, and asks when the server pushes a change. */
     private void waitInLine() {
         if (isOver) {
             return;
@@ -186,12 +186,12 @@ final class Acquire {
         }, this::queued);
     }
 
-    /** Returns for how long it may not ask. */
+    /** Returns the time for which it may not ask. */
     private long blockedFor() {
         return switch (place.mayAsk()) {
             case NOT_YET -> Rules.LONG_BLOCK;
             case AFTER_OTHERS -> {
-                // A waiter that is not called in time asks all the same, for its place may lapse.
+                // A waiter that is not called in time asks anyway, because its position may lapse.
                 behind = behind == 0 ? Clock.now() : behind;
                 yield Clock.left(behind + core.keep / Rules.ASKS_IN_KEEP);
             }
@@ -235,7 +235,7 @@ final class Acquire {
         lease = Math.min(lease, wanted.firstLease);
         long left = Clock.left(until);
         if (!place.isFirst()) {
-            // The one before calls it earlier: so all ask in their order.
+            // The waiter ahead calls it earlier, so all ask in their order.
             place.sleep(Math.min(left, 2 * core.keep / Rules.ASKS_IN_KEEP), this::waitInLine);
         } else if (place.isWatched()) {
             place.sleep(Math.min(left, core.keep / Rules.ASKS_IN_KEEP), this::waitInLine);
@@ -254,12 +254,12 @@ final class Acquire {
         }
     }
 
-    /** Waits for what passes, learns what the server allows, and hands on all else. */
+    /** Waits after temporary errors, learns the server's limits from others, and passes on all other errors. */
     private void bear(Problem problem) {
         long most = Rules.longestWait(problem.text());
         if (problem.kind() == Problem.Kind.QUARANTINE && problem.left() < Clock.left(until)) {
             core.servers.isRefused(wanted, problem);
-            // The address may lead to another server before it ends.
+            // The address may lead to another server before the quarantine ends.
             sleep(Math.min(Rules.KEEP, problem.left() + Rules.PAUSE), this::waitInLine);
         } else if (most >= 0) {
             core.keep = Math.min(core.keep, most); // another request may have learned it first
@@ -273,7 +273,9 @@ final class Acquire {
         timer = engine.in(duration, next);
     }
 
-    /** Renews once after a wait, and counts from that; both are null if the lock was lost already, or no server answers. */
+    /**
+     * Renews once after a wait, and counts from that; both are null if the lock was already lost, or no server answers.
+     */
     void begin(long token, long most, BiConsumer<Grant, Problem> began) {
         boolean wasDoubtful = wanted.doubtful;
         wanted.doubtful = true; // whatever comes, it was granted

@@ -19,7 +19,7 @@ final class BlockedWait {
         wanted = acquire.wanted;
     }
 
-    /** Asks over the shared connection, which finds the primary and pauses between two attempts for all that wait. */
+    /** Asks over the shared connection, which finds the primary and pauses between two attempts for all waiters. */
     void begin() {
         acquire.attempt((got, problem) -> {
             if (problem != null && problem.kind() == Problem.Kind.QUARANTINE) {
@@ -33,7 +33,8 @@ final class BlockedWait {
                 return;
             }
             acquire.waits();
-            // The server has to see the deadlock of an owner that holds another lock: that one waits for no connection.
+            // The server must see the deadlock of an owner that holds another lock, so such an owner does not wait for
+            // a connection.
             if (core.keeper.all().stream().anyMatch(held -> isOf(held.wanted))) {
                 enter(false);
                 return;
@@ -47,19 +48,19 @@ final class BlockedWait {
         });
     }
 
-    /** True if the program names the owner, and that one asked for this, too. */
+    /** True if the program names the owner, and the same owner made this request. */
     boolean isOf(Wanted other) {
         return wanted.isNamed && other.owner.equals(wanted.owner);
     }
 
-    /** Takes a connection, one of those that are counted or not. */
+    /** Takes a connection, which counts towards the limit or not. */
     void enter(boolean isCounted) {
         core.engine.cancel(limit);
         hasSlot = isCounted;
         limit = core.engine.in(Math.min(Rules.backOff(tries), Clock.left(acquire.until)), this::block);
     }
 
-    /** Ends it, or what was begun of it. */
+    /** Ends the wait, however far it has got. */
     void leave() {
         core.engine.cancel(limit);
         core.engine.cancel(probe);
@@ -84,7 +85,7 @@ final class BlockedWait {
         begin();
     }
 
-    /** Sends one request that waits. */
+    /** Sends one waiting request. */
     private void block() {
         long linking = Math.min(Clock.left(acquire.until), 2 * Rules.ATTEMPT);
         core.servers.findFor(wanted.name(), Clock.after(Clock.now(), linking), (address, failed) -> {
@@ -109,7 +110,7 @@ final class BlockedWait {
 
     private void blockOver(Link link, String address) {
         long lease = Math.min(wanted.lease, wanted.firstLease);
-        // It may be cancelled, or be cut: then the request may have been granted unheard.
+        // If it is cancelled or cut, the request may have been granted without a reply.
         boolean wasDoubtful = wanted.doubtful;
         wanted.doubtful = true;
         long most = Math.min(Clock.left(acquire.until), core.longestBlock);
@@ -122,8 +123,8 @@ final class BlockedWait {
     }
 
     /**
-     * Asks over the shared connection from time to time whether it was granted: the network may have swallowed the grant, or
-     * the request. A plain request leaves the place in the queue as it is, and gets the token if it was granted.
+     * Asks at intervals over the shared connection whether it was granted: the network may have lost the grant, or the
+     * request. A plain request leaves the queue position unchanged, and gets the token if the lock was granted.
      */
     private void probe(Link asked) {
         probe = core.engine.in(Rules.PROBE, () -> {
@@ -149,7 +150,7 @@ final class BlockedWait {
             core.servers.hears();
             wanted.doubtful = wasDoubtful;
             if (reply instanceof Long token) {
-                // It was granted at any time of the wait, and not after this moment.
+                // It was granted at some time during the wait, and not after this moment.
                 acquire.begin(token, Clock.after(Clock.now(), Rules.sure(lease)), lostOrBegun());
             } else {
                 again(false);

@@ -13,7 +13,7 @@ final class Clock {
     static final long NEVER = Long.MAX_VALUE;
     /** A wall clock that has moved this much more than the monotonic one was set, or the machine has slept. */
     private static final long LEAP = 10_000_000;
-    /** How often the boot clock is read though the wall clock shows nothing, for it may have been set back. */
+    /** The interval at which the boot clock is read though the wall clock shows no sleep: it may have been set back. */
     private static final long LOOK = 100_000_000;
     private static final Path UPTIME = Path.of("/proc/uptime");
     private static final Clock CLOCK = new Clock(System::nanoTime, () -> System.currentTimeMillis() * 1_000_000, Clock::boot);
@@ -21,7 +21,7 @@ final class Clock {
     private final LongSupplier monotonic;
     private final LongSupplier wall;
     private final LongSupplier boot;
-    /** How much the boot clock may leave out, with a millisecond for rounding. */
+    /** The resolution of the boot clock, with a millisecond for rounding. */
     private static final long TICK = 11_000_000;
     private final long began;
     private final ReentrantLock looking = new ReentrantLock();
@@ -50,7 +50,7 @@ final class Clock {
         long ahead = wall.getAsLong() - time;
         boolean leapt = Math.abs(ahead - wallAhead) > LEAP;
         if (leapt || lookedAt == Long.MIN_VALUE || time - lookedAt > LOOK) {
-            // A thread that finds the clock being looked at waits only if the machine may have slept.
+            // A thread that finds another one reading the clocks waits only if the machine may have slept.
             if (leapt) {
                 looking.lock();
             } else if (!looking.tryLock()) {
@@ -70,7 +70,7 @@ final class Clock {
     private long measuredLeast;
     private long measuredMost;
 
-    /** Counts a sleep if there surely was one, and then as long as it can have been: no hold is trusted for longer. */
+    /** Counts a sleep only if one is certain, and then at its longest: no hold is trusted for too long. */
     private void look() {
         measure();
         if (measuredLeast > most) {
@@ -83,7 +83,7 @@ final class Clock {
         }
     }
 
-    /** Measures by how much the boot clock is ahead of the monotonic one. */
+    /** Measures the boot clock's lead over the monotonic one. */
     private void measure() {
         long before = monotonic.getAsLong();
         long booted = boot.getAsLong();
@@ -94,7 +94,7 @@ final class Clock {
         measuredMost = booted + TICK - before;
     }
 
-    /** Reads how long the machine runs, sleeps included; -1 where that cannot be read. */
+    /** Reads the time since the machine booted, sleeps included; -1 if that cannot be read. */
     private static long boot() {
         try {
             String text = new String(Files.readAllBytes(UPTIME), StandardCharsets.US_ASCII);
@@ -104,17 +104,17 @@ final class Clock {
         }
     }
 
-    /** Adds a duration, and stays at {@link #NEVER}. */
+    /** Adds a duration. It does not go beyond {@link #NEVER}. */
     static long after(long moment, long duration) {
         return NEVER - duration <= moment ? NEVER : moment + duration;
     }
 
-    /** Returns how long it is until then: nothing if it is past. */
+    /** Returns the time until then: zero if it is past. */
     static long left(long moment) {
         return moment == NEVER ? NEVER : Math.max(0, moment - now());
     }
 
-    /** Returns how long it is since then. */
+    /** Returns the time since then. */
     static long age(long moment) {
         return Math.max(0, now() - moment);
     }

@@ -17,9 +17,12 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 
-/** Acquires, renews and gives up, on one server, one primary, or one cluster. Its methods are steps of the engine. */
+/** Acquires, renews and releases, on one server, one primary, or one cluster. Its methods are steps of the engine. */
 final class Core {
-    /** Takes from when a renewed lease counts, 0 if the lock is lost, and whether an older request may come late. */
+    /**
+     * Takes the time at which a renewed lease starts, 0 if the lock is lost, and whether an older request may arrive
+     * late.
+     */
     interface Renewed {
         void done(long sent, boolean mayComeLate, Problem problem);
     }
@@ -31,23 +34,24 @@ final class Core {
     final Keeper keeper = new Keeper(this);
     final Errands errands = new Errands(this);
     final Set<Acquire> acquires = new LinkedHashSet<>();
-    /** Waits for several locks that have no connection yet, in their order, and how many have one. */
+    /** The waits for several locks that have no connection yet, in their order, and the number that have one. */
     final ArrayDeque<BlockedWait> blocking = new ArrayDeque<>();
     int blockingNow;
-    /** For how long a place in the queue is kept, and the longest wait: what the server allows. */
+    /** The time for which a queue position is kept, and the longest wait: as long as the server allows. */
     long keep = Rules.KEEP;
     long longestBlock = Rules.LONG_BLOCK;
     volatile boolean isClosing;
     /** The threads in a body of run or call, with the holds that they work under, the newest last. */
     private final Map<Thread, ArrayDeque<Held>> bodies = new HashMap<>();
-    /** Counts releases and renewals that are under way. */
+    /** Counts releases and renewals that are in flight. */
     private int working;
     private final Map<String, Long> logged = new HashMap<>();
     private final List<CompletableFuture<Void>> idle = new ArrayList<>();
     private Thread closer;
     /**
-     * What each thread has taken as a ThreadLock. No thread refers to it, so that a pool of threads keeps nothing of an
-     * application that was undeployed. The keeper forgets threads that have ended, whose locks then end with their leases.
+     * The locks that each thread has acquired as a ThreadLock. No thread refers to the map, so a thread pool retains
+     * nothing of an undeployed application. The keeper forgets threads that have ended, whose locks then end with their
+     * leases.
      */
     final Map<Thread, Map<List<Object>, ThreadLock.Taken>> takenByThread = new ConcurrentHashMap<>();
 
@@ -60,7 +64,10 @@ final class Core {
         }, server -> options.listener.reconnected(server));
     }
 
-    /** Returns who hears of an acquire that begins: no step of the engine, for it calls the code of the user. */
+    /**
+     * Returns the listener of an acquire that begins. This is not a step of the engine, because it calls the user's
+     * code.
+     */
     LockListener listener(String label) {
         try {
             return Objects.requireNonNull(options.listener.forAcquire(label), "forAcquire returned null");
@@ -76,7 +83,7 @@ final class Core {
         }
     }
 
-    /** Lets a caller go on once the listener has heard all that came before, unless it is the listener. */
+    /** Lets a caller continue once the listener has received all earlier events, unless the caller is the listener. */
     void deliver(boolean isListener, Runnable complete) {
         if (isListener || options.listener == Locks.Builder.SILENT) {
             complete.run();
@@ -85,12 +92,12 @@ final class Core {
         }
     }
 
-    /** Returns an owner that no acquire had before, and that names the holder for an operator. */
+    /** Returns a new, unique owner that identifies the process for operators. */
     String newOwner() {
         return options.label + ":" + UUID.randomUUID();
     }
 
-    /** Lets as many wait over connections of their own as may. */
+    /** Admits waits to connections of their own, up to the limit. */
     void enterBlocking() {
         while (blockingNow < options.maxQueued && !blocking.isEmpty()) {
             blockingNow++;
@@ -98,7 +105,7 @@ final class Core {
         }
     }
 
-    /** Lets the waits of an owner that the program names make a connection each: it holds a lock from now on. */
+    /** Admits the waits of an owner that the program names to a connection each: it holds a lock from now on. */
     void enterHolding(Wanted holding) {
         for (var wait : holding.isNamed ? List.copyOf(blocking) : List.<BlockedWait>of()) {
             if (wait.isOf(holding)) {
@@ -190,8 +197,9 @@ final class Core {
     }
 
     /**
-     * Asks whether the token is that of a live hold. Only a primary's no counts: a replica may lack what its primary has. So
-     * after a no, it is asked for a release of nothing, which a replica refuses: then the primary is sought again.
+     * Asks whether the token is that of a live hold. Only a primary's no counts: a replica may lack its primary's
+     * holds. So after a no, it sends a release of nothing, which a replica refuses: then the primary is looked up
+     * again.
      */
     void fence(String name, long token, BiConsumer<Boolean, Problem> then) {
         long until = Clock.after(Clock.now(), 2 * Rules.ATTEMPT);
@@ -220,13 +228,13 @@ final class Core {
         new Request(servers, name, words, until, null, then).start();
     }
 
-    /** Asks who holds the lock and who waits: null if none does. */
+    /** Asks for the holders and the waiters of the lock: null if there are none. */
     void info(String name, BiConsumer<LockInfo, Problem> then) {
         request(name, List.of("LOCK.INFO", name), Clock.after(Clock.now(), 2 * Rules.ATTEMPT), (got, problem) ->
                 then.accept(problem == null && got.reply() instanceof Map<?, ?> fields ? LockInfo.of(fields) : null, problem));
     }
 
-    /** Asks for the version of the module, if a primary has it that this user may ask for locks. */
+    /** Asks for the module's version, if a primary has the module and this user may acquire locks. */
     void version(BiConsumer<String, Problem> then) {
         String name = options.prefix + "redislock:ping";
         var words = List.of("LOCK.FENCE", name, Long.toString(Rules.NOBODYS));
@@ -237,7 +245,7 @@ final class Core {
         }).pings().start();
     }
 
-    /** Gives the hold up. What a server does not answer in time, the background continues. */
+    /** Releases the hold. If a server does not answer in time, the release continues in the background. */
     void release(Held held, BiConsumer<LockLostException, Problem> then) {
         boolean isListener = engine.isInListener();
         if (!keeper.finish(held, null)) {
@@ -289,13 +297,13 @@ final class Core {
         }
     }
 
-    /** True if a wait for this lock may be logged: many wait for it, and one of them is enough. */
+    /** True if a wait for this lock may be logged: one of many waiters is enough. */
     boolean mayLog(Wanted wanted) {
         logged.values().removeIf(at -> Clock.age(at) >= Rules.LONG_WAIT / 2);
         return logged.putIfAbsent(wanted.name(), Clock.now()) == null;
     }
 
-    /** Names the holder of any of these locks, for people; nothing where the server refuses to say. */
+    /** Names the holder of any of these locks, for people; null if the server refuses to say. */
     void holder(Wanted wanted, Consumer<String> then) {
         holder(wanted, 0, then);
     }
@@ -330,7 +338,7 @@ final class Core {
         checkIdle();
     }
 
-    /** Counts in how many bodies above this call the thread holds any of these locks, by another owner. */
+    /** Counts the bodies above this call in which the thread holds any of these locks, under another owner. */
     int heldByBodies(List<String> names, String owner) {
         int count = 0;
         for (var held : bodies.getOrDefault(Thread.currentThread(), new ArrayDeque<>())) {
@@ -353,7 +361,7 @@ final class Core {
         }
     }
 
-    /** Ends what is held and what waits, and all connections, within this time. Called by a thread of the user. */
+    /** Ends all holds, waits and connections, within this time. Called by a thread of the user. */
     void close(Duration most) {
         var done = new CompletableFuture<Void>();
         boolean isFirst = engine.get(() -> {
@@ -411,7 +419,7 @@ final class Core {
         });
     }
 
-    /** Waits, and keeps the flag of an interrupted thread, which waits no longer. */
+    /** Waits. On an interrupted thread it stops waiting, and keeps the interrupt flag. */
     static void await(CompletableFuture<?> done, Duration most) {
         try {
             done.get(most.toNanos(), TimeUnit.NANOSECONDS);

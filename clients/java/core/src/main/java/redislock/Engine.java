@@ -17,8 +17,8 @@ import java.util.function.Consumer;
 import java.util.function.Supplier;
 
 /**
- * Runs all steps of a Locks, one at a time: those of callers, of replies and of timers. A step waits for nothing and does no
- * input or output. So any thread may run one, an interrupted one and a virtual one, too.
+ * Runs all steps of a Locks, one at a time: those of callers, of replies and of timers. A step never waits and does no
+ * I/O. So any thread may run one, even an interrupted or a virtual one.
  */
 final class Engine {
     static final System.Logger LOGGER = System.getLogger("redislock");
@@ -28,19 +28,22 @@ final class Engine {
     private final Condition due = lock.newCondition();
     private final ArrayDeque<Runnable> soon = new ArrayDeque<>();
     private final TreeSet<Timer> timers = new TreeSet<>();
-    /** When the thread of the timers wakes up. */
+    /** The time at which the timer thread wakes up. */
     private long wakesAt = Clock.NEVER;
     private Thread timing;
     private boolean ended;
     private long numbers;
     private final ThreadPoolExecutor logging = pool("redislock-logger", new ArrayBlockingQueue<>(MOST_LINES));
-    /** Calls listeners, and lets callers go on after them. */
+    /** Calls listeners, and lets callers continue after them. */
     private final ThreadPoolExecutor telling = pool("redislock-listener", new LinkedBlockingQueue<>());
-    /** Completes the futures of the user, and so runs what depends on them. */
+    /** Completes the futures of the user, and so runs the stages that depend on them. */
     final ThreadPoolExecutor completing = pool("redislock-async", new LinkedBlockingQueue<>());
     private volatile Thread teller;
 
-    /** Returns a thread that ends when it is idle. After the end of the engine, its work is done by the one who asks. */
+    /**
+     * Returns a pool whose threads end when they are idle. After the end of the engine, its tasks run in the caller's
+     * thread.
+     */
     private ThreadPoolExecutor pool(String name, BlockingQueue<Runnable> queue) {
         var pool = new ThreadPoolExecutor(1, 1, 2, TimeUnit.SECONDS, queue, work -> thread(work, name), (work, full) -> {
             if (full.isShutdown()) {
@@ -72,12 +75,12 @@ final class Engine {
     static Thread thread(Runnable work, String name) {
         var thread = new Thread(null, work, name, 0, false);
         thread.setDaemon(true);
-        // A redeployed application must not be kept by its class loader.
+        // The thread must not retain the class loader of a redeployed application.
         thread.setContextClassLoader(null);
         return thread;
     }
 
-    /** Runs a step, and what has to be run after it. */
+    /** Runs a step, and the tasks that it has scheduled. */
     void run(Runnable task) {
         get(() -> {
             guarded(task);
@@ -97,7 +100,7 @@ final class Engine {
         }
     }
 
-    /** Takes a step that asks something about this lock, and waits for its answer: for threads of users. */
+    /** Runs a step that sends a query about this lock, and waits for its answer: for threads of users. */
     <T> T ask(String lock, Consumer<BiConsumer<T, Problem>> question) throws InterruptedException {
         record End<T>(T value, Problem problem) {}
         var done = new CompletableFuture<End<T>>();
@@ -132,7 +135,7 @@ final class Engine {
         }
     }
 
-    /** Returns a number that is higher than all before. */
+    /** Returns a number that is higher than all earlier ones. */
     long number() {
         return ++numbers;
     }
@@ -172,7 +175,7 @@ final class Engine {
                     drain();
                 }
                 long next = timers.isEmpty() ? Clock.NEVER : timers.first().at;
-                // It wakes up once in a while, though nothing is due: the system's timers stop while the machine sleeps.
+                // It wakes up at intervals even if nothing is due: the system's timers stop while the machine sleeps.
                 long sleep = Math.min(Rules.NAP, Math.max(0, next - Clock.now()));
                 wakesAt = next == Clock.NEVER ? Clock.NEVER : Clock.now() + sleep;
                 if (next == Clock.NEVER) {
@@ -188,7 +191,7 @@ final class Engine {
         }
     }
 
-    /** Has the code of the user called, by another thread: in the order of these calls, and none is dropped. */
+    /** Calls the user's code in another thread: in the order of these calls, and without dropping any. */
     void tell(Runnable work) {
         telling.execute(() -> {
             teller = Thread.currentThread();
@@ -207,7 +210,7 @@ final class Engine {
         return Thread.currentThread() == teller;
     }
 
-    /** Logs by another thread. A line is dropped while very many wait for a logger that blocks. */
+    /** Logs in another thread. A line is dropped if very many wait for a logger that blocks. */
     void log(Level level, String text) {
         logging.execute(() -> LOGGER.log(level, text));
     }

@@ -5,7 +5,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Gives up, in the background, what a request got or may still get. */
+/** Releases, in the background, what a request got or may still get. */
 final class Errands {
     private final Core core;
     private final Map<String, List<Errand>> same = new HashMap<>();
@@ -20,8 +20,8 @@ final class Errands {
     }
 
     /**
-     * Gives up whatever this request got or may still get, or, with a token, the hold that has it. It does so at once, after
-     * whatever was sent for it, and again in the background until a server has answered.
+     * Releases all that this request got or may still get; with a token, the hold that has it. It sends a release at
+     * once, after all earlier requests, and repeats it in the background until a server has answered.
      */
     void abandon(Wanted wanted, long token) {
         for (String name : wanted.names) {
@@ -29,7 +29,7 @@ final class Errands {
         }
     }
 
-    /** Stops giving up what this owner has asked for before. */
+    /** Stops giving up earlier requests of this owner. */
     void callOff(Wanted by) {
         for (String name : by.names) {
             var earlier = same.remove(key(name, by));
@@ -49,7 +49,7 @@ final class Errands {
         private final List<String> words;
         private final boolean hasToken;
         private final long began = Clock.now();
-        /** True if the release was sent once, after what it gives up. */
+        /** True if the release was sent once, after the request that it gives up. */
         private boolean isSent;
         private boolean isOff;
         private boolean isDone;
@@ -67,8 +67,9 @@ final class Errands {
         void begin() {
             running++;
             var link = core.servers.ready(name);
-            // It would end the next hold of the same owner, too: one that asks again while a server still has the hold gets
-            // the same token. So the next one calls it off, as the later of two that give it up does.
+            // A late release would end the owner's next hold, too: an owner that asks again while a server still has
+            // its hold gets the same token. So the next request calls the errand off, and so does the later of two
+            // releases.
             if (!hasToken) {
                 var earlier = same.remove(key(name, wanted));
                 if (earlier != null) {
@@ -93,7 +94,7 @@ final class Errands {
             });
         }
 
-        /** What was sent and not answered may still arrive: so it is given up a little later, and again. */
+        /** An unanswered request may still arrive, so its grant is released a little later, and again. */
         private void again() {
             if (isDone) {
                 return;
@@ -113,8 +114,8 @@ final class Errands {
         }
 
         /**
-         * Stops it. The server does what was sent before ahead of what comes now. What was not given up may still arrive,
-         * even after the request that calls this off: so it must be given up, too.
+         * Stops it. The server executes earlier requests before later ones. A request that was not given up may still
+         * arrive, even after the one that calls this off, so the newer request inherits its doubt.
          */
         void callOff(Wanted by) {
             isOff = true;
@@ -127,7 +128,7 @@ final class Errands {
             }
         }
 
-        /** Gives up once more at once, for the Locks are closed. */
+        /** Releases once more at once, because the Locks are closed. */
         void hurry() {
             if (timer != null && !isDone) {
                 core.engine.cancel(timer);

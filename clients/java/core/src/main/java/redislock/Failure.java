@@ -1,7 +1,7 @@
 package redislock;
 
 /**
- * Why there is no reply.
+ * The reason why there is no reply.
  *
  * @param isRefused the server replied the text as an error
  * @param isTooLate no time was left to connect: an earlier failure says more
@@ -20,7 +20,7 @@ record Failure(boolean isRefused, boolean isTooLate, String text, Throwable caus
         return new Failure(false, true, "connecting took too long", null);
     }
 
-    /** Returns what the caller gets. A refusal that may pass names the server. */
+    /** Returns the problem for the caller. A temporary refusal names the server. */
     Problem problem(String address) {
         boolean fails = Rules.judge(text).next() == Rules.Next.FAIL;
         if (!isRefused && fails) {

@@ -5,27 +5,27 @@ import java.lang.ref.WeakReference;
 import java.util.ArrayDeque;
 import java.util.concurrent.CompletableFuture;
 
-/** One hold, as its keeper sees it: it does not refer to the Hold, so that one can be forgotten. */
+/** One hold, as its keeper sees it. It does not refer to the Hold, so that a forgotten Hold can be collected. */
 final class Held implements Comparable<Held> {
     final Wanted wanted;
     final long token;
     final long grantedAt = Clock.now();
     final CompletableFuture<LockLostException> lostFuture = new CompletableFuture<>();
     private boolean renews;
-    /** When the hold ends at the latest (maxHold), and until when the lock stays taken (minHold). */
+    /** The time at which the hold ends at the latest (maxHold), and until which the lock stays taken (minHold). */
     final long overAt;
     private long parkedUntil;
-    /** True while a renewal is under way: one that is sent again might undo a lease that was asked for meanwhile. */
+    /** True while a renewal is in flight: a repeated one might undo a lease that was requested meanwhile. */
     boolean isRenewing;
     final ArrayDeque<Runnable> renewals = new ArrayDeque<>();
-    /** The lease that the server was asked for last, and what renewals ask for. */
+    /** The lease that was last requested, and the one that renewals ask for. */
     private long lease;
     private long next;
     /** Read by threads of users. */
     volatile long deadline;
     long renewAt = Clock.NEVER;
     long watchAt = Clock.after(Clock.now(), Rules.WATCH_AFTER);
-    /** The shortest lease of a renewal that went unanswered, and until when that may reach the server. */
+    /** The shortest lease of an unanswered renewal, and the time until which that may reach the server. */
     private long stray;
     private long strayUntil;
     int failures;
@@ -35,7 +35,7 @@ final class Held implements Comparable<Held> {
     volatile LockLostException lost;
     boolean isLooking;
     boolean looksAgain;
-    /** True once what is left of a lost hold was given up. */
+    /** True once a lost hold was released on the server. */
     boolean isLeft;
     boolean hasBody;
     private boolean isForgotten;
@@ -69,10 +69,10 @@ final class Held implements Comparable<Held> {
         return Long.hashCode(number);
     }
 
-    /** Counts a lease from the moment at which it was asked for. Returns how many renewals had failed before. */
+    /** Starts a lease at the moment when it was requested. Returns how many renewals had failed before. */
     int countFrom(long sent, long asked) {
         long surely = asked;
-        // An older renewal that comes late may still cut it: no more is sure than its lease.
+        // An older renewal that arrives late may still shorten it, so only that shorter lease is certain.
         if (sent < strayUntil) {
             surely = Math.min(asked, stray);
         } else {
@@ -88,8 +88,8 @@ final class Held implements Comparable<Held> {
     }
 
     /**
-     * Notes that a lease is asked for, which may be shorter than the one before. Until that is answered, and if it never is,
-     * the server may have begun it. So no more is sure.
+     * Records that a lease is requested, which may be shorter than the one before. Until it is answered, the server may
+     * have started it, so only the shorter lease is certain.
      */
     long mayCountFrom(long sent, long asked) {
         deadline = Math.min(deadline, Clock.after(sent, Rules.sure(asked)));
@@ -99,23 +99,23 @@ final class Held implements Comparable<Held> {
         return deadline;
     }
 
-    /** Returns what the next renewal asks for by itself. */
+    /** Returns the lease that the next automatic renewal asks for. */
     long nextLease() {
         return Math.min(Math.max(next, parked()), Clock.left(overAt));
     }
 
-    /** Takes a lease for later renewals; returns what is asked for now. */
+    /** Sets a lease for later renewals; returns the lease to request now. */
     long extendsTo(long asked) {
         next = asked;
         return Math.max(asked, parked());
     }
 
-    /** Keeps the lock taken at least this long from now, whatever was asked for before: 0 not at all. */
+    /** Keeps the lock taken at least this long from now, whatever was set before: 0 not at all. */
     void park(long least) {
         parkedUntil = least == 0 ? 0 : Clock.after(Clock.now(), least);
     }
 
-    /** Returns for how long the lock stays taken, whatever becomes of the hold: in milliseconds, rounded up. */
+    /** Returns the time for which the lock stays taken, whatever happens to the hold, in milliseconds, rounded up. */
     long parked() {
         return (Clock.left(parkedUntil) + Rules.MILLISECOND - 1) / Rules.MILLISECOND * Rules.MILLISECOND;
     }
@@ -125,7 +125,7 @@ final class Held implements Comparable<Held> {
         strayUntil = Clock.after(Clock.now(), Rules.STRAY_TIME);
     }
 
-    /** Notes that a renewal that has failed is tried again. */
+    /** Schedules the retry of a failed renewal. */
     void renewAgain() {
         long at = Clock.after(Clock.now(), Rules.LONGEST_PAUSE);
         if (renews && at < overAt) {
@@ -144,7 +144,7 @@ final class Held implements Comparable<Held> {
         renewAt = Clock.NEVER;
     }
 
-    /** Returns what a loss now is by; null if the deadline has not passed. Also called by threads of users. */
+    /** Returns the reason of a loss now; null if the deadline has not passed. Also called by threads of users. */
     LockLostException.Reason overdue() {
         if (hasEnded || Clock.now() < deadline) {
             return null;

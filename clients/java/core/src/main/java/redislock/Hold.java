@@ -74,7 +74,7 @@ public final class Hold implements AutoCloseable {
         }
     }
 
-    /** Returns why it is not surely held; null if it is. */
+    /** Returns the reason why it is not certainly held; null if it is. */
     private LockLostException ended() {
         if (held.overdue() != null) {
             core.engine.run(() -> {
@@ -93,7 +93,7 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
-     * Returns what noticed the loss.
+     * Returns the reason for the loss.
      *
      * @return empty if the lock was not lost
      */

@@ -12,7 +12,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 
-/** Keeps what is held: when each hold has to be renewed or looked at, or ends. */
+/** Tracks holds, and the time at which each must be renewed, checked or ended. */
 final class Keeper {
     private final Core core;
     private final TreeSet<Held> holds = new TreeSet<>();
@@ -26,7 +26,7 @@ final class Keeper {
         this.core = core;
     }
 
-    /** Looks after the hold from now on. */
+    /** Tracks the hold from now on. */
     void register(Held held, Hold hold) {
         held.hold = new WeakReference<>(hold, dropped);
         references.put(held.hold, held);
@@ -39,7 +39,7 @@ final class Keeper {
         arm();
     }
 
-    /** Files it under another moment, because something else has to be done for it next. */
+    /** Files it under another moment, because its next action has changed. */
     void refile(Held held) {
         if (holds.remove(held)) {
             held.due = held.nextDue();
@@ -57,7 +57,7 @@ final class Keeper {
         }
     }
 
-    /** Ends the hold. Returns true if this call did, and none before. */
+    /** Ends the hold. Returns true if this call ended it, and no earlier one. */
     boolean finish(Held held, LockLostException.Reason reason) {
         if (held.hasEnded) {
             return false;
@@ -83,7 +83,7 @@ final class Keeper {
         return true;
     }
 
-    /** Ends the hold, though its holder did not release it. What is left of it is released once that does. */
+    /** Ends the hold as lost. The server's hold is released once the holder releases it. */
     void lose(Held held, LockLostException.Reason reason) {
         finish(held, reason);
     }
@@ -100,13 +100,13 @@ final class Keeper {
         return new ArrayList<>(holds);
     }
 
-    /** Returns since when any of these locks has been held by this very Locks; NEVER if none is. */
+    /** Returns the time since when this very Locks has held any of these locks; NEVER if it holds none. */
     long heldSince(List<String> of) {
         return of.stream().flatMap(name -> names.getOrDefault(name, Set.of()).stream()).mapToLong(held -> held.grantedAt)
                 .min().orElse(Clock.NEVER);
     }
 
-    /** Hears that these locks have changed: null for any. They are looked at. */
+    /** Handles that these locks have changed: null for any. Their holders check them. */
     void changed(List<?> changed) {
         var found = new ArrayList<Held>();
         if (changed == null) {
@@ -120,7 +120,7 @@ final class Keeper {
         }
     }
 
-    /** Renews, looks at or ends what is due, now or a little later. */
+    /** Renews, checks or ends the holds that are due, now or a little later. */
     private void schedule() {
         timer = null;
         wakesAt = Clock.NEVER;
@@ -171,7 +171,7 @@ final class Keeper {
                 + "no longer renewed, and ends in " + Rules.text(Clock.left(held.deadline)) + ": keep it, and close it");
     }
 
-    /** Asks whether the hold is live, and to be pushed its next change: one request after the other. */
+    /** Asks whether the hold is live, and subscribes to its next change. It sends one request at a time. */
     private void look(Held held) {
         held.looksAgain = held.isLooking;
         if (held.isLooking) {

@@ -7,13 +7,13 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** The waiters of this process for each lock, in the order in which the server knows them. */
+/** The waiters of this process for each lock, in the order of the server's queue. */
 final class Lines {
     private static final long UNASKED = Long.MAX_VALUE;
     private static final Comparator<Place> ORDER =
             Comparator.<Place>comparingLong(place -> place.number).thenComparingLong(place -> place.arrived);
 
-    /** May a waiter ask the server? */
+    /** The answer to whether a waiter may ask the server. */
     enum May {
         ASK,
         /** Not before the waiters ahead of it have asked again. */
@@ -24,7 +24,7 @@ final class Lines {
 
     private final Engine engine;
     private final Map<String, Line> lines = new HashMap<>();
-    /** How many waiters of each lock the server queues. */
+    /** The number of waiters of each lock that the server queues. */
     private final int most;
 
     Lines(Engine engine, int most) {
@@ -33,8 +33,8 @@ final class Lines {
     }
 
     /**
-     * Stands in the line for this lock, by the number of its call. The server sees the deadlocks of an owner that the program
-     * names, so the request of such a one is sent at once.
+     * Joins the queue for this lock, by the number of its call. The server must see the deadlocks of an owner that the
+     * program names, so the request of such an owner is sent at once.
      */
     Place join(String name, long arrived, boolean isNamed) {
         var place = new Place(lines.computeIfAbsent(name, Line::new), arrived, isNamed);
@@ -42,7 +42,7 @@ final class Lines {
         return place;
     }
 
-    /** Hears that these locks have changed: null for any. */
+    /** Handles that these locks have changed: null for any. */
     void changed(List<?> names) {
         var all = names == null ? List.copyOf(lines.keySet()) : names;
         for (Object name : all) {
@@ -55,19 +55,22 @@ final class Lines {
     }
 
     /**
-     * The waiters of one lock: those that have asked the server stand first, by the number of their request, and the others
-     * after them, by their arrival.
+     * The waiters of one lock. Waiters that have asked the server come first, by the number of their request; the
+     * others follow by their arrival.
      */
     private final class Line {
         private final String name;
         private final List<Place> places = new ArrayList<>();
-        /** How many of them have an owner that the program names. */
+        /** The number of waiters whose owner the program names. */
         private int named;
-        /** The connection over which the server was asked to push the next change of the lock, unless it has. */
+        /**
+         * The connection over which the server was asked to push the next change of the lock, if it has not done so
+         * yet.
+         */
         private long watched;
         /**
-         * The connection of the latest request of any of them, and the number of that request. The server at its end may
-         * have lost its queue. So all that have asked over another connection ask again, one after the other.
+         * The connection of the latest request of any waiter, and the number of that request. Its server may have lost
+         * the queue. So all that have asked over another connection ask again, one after the other.
          */
         private long link;
         private long latest;
@@ -97,8 +100,8 @@ final class Lines {
         }
 
         /**
-         * Calls the next waiter that has to ask again after one that has just asked, or left, and that one the next. After
-         * the last one that had to, waiters are let in that have not asked yet.
+         * Calls the next waiter that must ask again, after one that has just asked or left. Each then calls the next
+         * one. After the last of them, waiters that have not asked yet are admitted.
          */
         void callNext(int after, boolean wasStale) {
             long due = Clock.now() - Rules.KEEP / Rules.ASKS_IN_KEEP / 2;
@@ -118,7 +121,10 @@ final class Lines {
             }
         }
 
-        /** Returns those that the server may queue: all that have asked, all with a name, and at most so many others. */
+        /**
+         * Returns the waiters that the server may queue: all that have asked, all with a name, and others up to the
+         * limit.
+         */
         List<Place> standing() {
             if (named == 0) {
                 int end = Math.min(most, places.size());
@@ -148,9 +154,9 @@ final class Lines {
         private long number = UNASKED;
         private final long arrived;
         private final boolean isNamed;
-        /** True once its first request is on its way: those after it ask after it. */
+        /** True once its first request is in flight: waiters after it ask after it. */
         private boolean sent;
-        /** Over which connection it has asked, and when. */
+        /** The connection over which it has asked, and the time. */
         private long link;
         private long askedAt = Clock.now();
         boolean called;
@@ -181,7 +187,7 @@ final class Lines {
             }
         }
 
-        /** Forgets that it was called. */
+        /** Resets the call. */
         void clear() {
             called = false;
         }
@@ -215,7 +221,7 @@ final class Lines {
             return line.watched != 0 && line.watched == line.link;
         }
 
-        /** Notes that its first request is on its way, and calls the one after it. */
+        /** Records that its first request is in flight, and calls the waiter after it. */
         void sends() {
             if (!sent) {
                 sent = true;
@@ -223,7 +229,9 @@ final class Lines {
             }
         }
 
-        /** Returns what has to be asked before over this connection, so that the server pushes the next change. */
+        /**
+         * Returns the requests that must first be sent over this connection, so that the server pushes the next change.
+         */
         List<List<String>> watch(Link over) {
             if (line.watched == over.number) {
                 return List.of();
@@ -232,7 +240,7 @@ final class Lines {
             return List.of(List.of("LOCK.FENCE", line.name));
         }
 
-        /** Notes that the server queues it since the request of this number, over this connection. */
+        /** Records that the server queues it since the request of this number, over this connection. */
         void asked(long request, long over) {
             int at = line.index(this);
             boolean wasFirst = at == 0;
@@ -249,7 +257,7 @@ final class Lines {
                 line.link = over;
                 line.latest = request;
             }
-            // What was meant for the first may have called another one.
+            // A call for the first waiter may have reached another one.
             if (wasFirst != (at == 0)) {
                 line.callFirst();
             }
@@ -276,7 +284,7 @@ final class Lines {
             if (wasStale) {
                 line.callNext(at, true);
             }
-            // The waiter that moves up may stand in the server's queue now.
+            // The waiter that moves up may join the server's queue now.
             var others = line.standing().stream().filter(place -> !place.isNamed).toList();
             if (!others.isEmpty() && others.get(others.size() - 1).number == UNASKED) {
                 others.get(others.size() - 1).call();

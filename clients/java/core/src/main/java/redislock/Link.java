@@ -20,14 +20,14 @@ import java.util.function.Supplier;
 import javax.net.ssl.SSLSocket;
 
 /**
- * A connection over which the requests of many callers go one after the other. One thread connects and reads, another
- * writes: an interrupt of a caller's thread reaches neither. All else is done by steps of the engine.
+ * A connection that pipelines the requests of many callers. One thread connects and reads, another writes: an interrupt
+ * of a caller's thread reaches neither. All else is done by steps of the engine.
  */
 final class Link {
     private static final String NO_HELLO = "NOPROTO this peer does not know HELLO 3, so it does not speak RESP3, like some proxies: "
             + "use the address of the server itself";
 
-    /** Takes a reply, or why there is none. */
+    /** Takes a reply, or the reason why there is none. */
     interface Then {
         void done(Object reply, Failure failed);
     }
@@ -43,23 +43,23 @@ final class Link {
         }
     }
 
-    /** How to log in: the credentials are asked for with each connection. */
+    /** The login: the credentials are requested for each connection. */
     record Login(Supplier<Credentials> credentials, int database) {}
 
     final Engine engine;
     final String address;
     final long number;
     final long born = Clock.now();
-    /** Hears which names have changed: null for any, as after the end of the connection. */
+    /** Receives the names that have changed: null for any, for example after the end of the connection. */
     private final Consumer<List<?>> onChange;
     private final Servers.Config config;
     /** The version of the server's module; 0 without one. */
     long module;
-    /** True if a reply did not come in time. */
+    /** True if a reply did not arrive in time. */
     boolean givenUp;
     /** True if the server did what only a primary does. */
     boolean served;
-    /** True if the server pushes what becomes of the keys that were read here. */
+    /** True if the server pushes changes of the keys that were read here. */
     boolean tracks;
     private Consumer<Failure> opened;
     private Failure why;
@@ -71,7 +71,7 @@ final class Link {
     private ByteArrayOutputStream out = new ByteArrayOutputStream();
     private boolean closed;
 
-    /** Connects and logs in. {@code opened} takes null once that is done, or why it failed. */
+    /** Connects and logs in. {@code opened} takes null once that is done, or the reason why it failed. */
     Link(Engine engine, Servers.Config config, String address, Login login, Consumer<List<?>> onChange,
             Consumer<Failure> opened) {
         this.engine = engine;
@@ -213,7 +213,7 @@ final class Link {
         return why != null;
     }
 
-    /** Sends this after all that was sent, and before it what {@code before} returns. */
+    /** Sends this after all earlier requests, and first the requests that {@code before} returns. */
     Call send(List<String> words, Function<Link, List<List<String>>> before, long limit, Then then) {
         var call = new Call(then);
         call.number = engine.number();
@@ -268,7 +268,7 @@ final class Link {
         }
     }
 
-    /** Ends the connection, and says to all that wait for a reply why. */
+    /** Ends the connection. All who wait for a reply get the reason. */
     void end(Failure cause) {
         if (why != null) {
             return;

@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
 public final class Lock {
     static final String NO_MIN_HOLD = "minHold must not be set for readers: it is for exclusive locks and semaphores";
 
-    /** What is set for one lock; 0 for a duration that is not set, and -1 for a wait without an end. */
+    /** The options of one lock; 0 for a duration that is not set, and -1 for an unlimited wait. */
     record Options(long lease, long most, long minHold, long maxHold, boolean renews, @Nullable String owner) {}
 
     private final Core core;
@@ -187,7 +187,7 @@ public final class Lock {
         return given;
     }
 
-    /** Sends nothing for a thread that is interrupted already. */
+    /** Sends nothing if the thread is already interrupted. */
     private Waiting startNow(long wait, boolean once) throws InterruptedException {
         if (Thread.interrupted()) {
             throw new InterruptedException();
@@ -298,7 +298,7 @@ public final class Lock {
         Rules.given(body, "body");
         var hold = acquire();
         core.engine.run(() -> core.enterBody(hold.held()));
-        // A close that waits for the body waits for its release, too.
+        // A close that waits for the body also waits for its release.
         try (hold) {
             return body.apply(hold);
         } finally {

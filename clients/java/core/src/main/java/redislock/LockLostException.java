@@ -5,7 +5,7 @@ import org.jspecify.annotations.Nullable;
 /** The hold ended before its release, or is used after its release. */
 public class LockLostException extends LockException {
     private static final long serialVersionUID = 1L;
-    /** How the loss was noticed. */
+    /** The reason for the loss. */
     private final Reason reason;
     /** The token of the hold. */
     private final long token;
@@ -17,7 +17,7 @@ public class LockLostException extends LockException {
     }
 
     /**
-     * Returns what noticed the loss.
+     * Returns the reason for the loss.
      *
      * @return the reason
      */
@@ -34,7 +34,7 @@ public class LockLostException extends LockException {
         return token;
     }
 
-    /** What noticed a loss. */
+    /** The reason for a loss. */
     public enum Reason {
         /** The server rejected a renewal, because the hold had ended. */
         RENEWAL("renewal", "the server rejected a renewal, because the hold had ended"),

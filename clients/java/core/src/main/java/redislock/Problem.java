@@ -6,8 +6,7 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * What went wrong, inside the library. The thread of the caller makes an exception of it, whose stack trace is then the
- * caller's.
+ * A failure inside the library. The caller's thread makes an exception of it, so that the stack trace is the caller's.
  */
 record Problem(Kind kind, String lock, String text, Throwable cause) {
 
@@ -24,7 +23,7 @@ record Problem(Kind kind, String lock, String text, Throwable cause) {
         return new Problem(Kind.CLOSED, "", "the Locks are closed", null);
     }
 
-    /** Returns the problem that this reply of a server is. */
+    /** Returns the problem for this reply of the server. */
     static Problem of(String text) {
         int space = text.indexOf(' ');
         String code = space < 0 ? text : text.substring(0, space);
@@ -57,12 +56,12 @@ record Problem(Kind kind, String lock, String text, Throwable cause) {
         return new Problem(kind, "", text, null);
     }
 
-    /** True where another value was written over the lock, so that no owner holds it. */
+    /** True if another value was written over the lock, so that no owner holds it. */
     boolean isOverwritten() {
         return kind == Kind.SERVER_REFUSED && text.startsWith("WRONGTYPE");
     }
 
-    /** True if a server refused it: another request would be answered likewise. */
+    /** True if a server refused it, and would refuse another request likewise. */
     boolean isRefusal() {
         return switch (kind) {
             case CONNECTION_FAILED, CLOSED, CANCELLED, LOST, TIMEOUT -> false;
@@ -75,7 +74,7 @@ record Problem(Kind kind, String lock, String text, Throwable cause) {
         return isRefusal() && kind != Kind.NOT_CONFIRMED;
     }
 
-    /** Returns how long a quarantine lasts yet. */
+    /** Returns the rest of a quarantine. */
     long left() {
         try {
             return Long.parseLong(text.split(" ")[1]) * Rules.MILLISECOND;
@@ -84,7 +83,7 @@ record Problem(Kind kind, String lock, String text, Throwable cause) {
         }
     }
 
-    /** Adds the name of the lock, and says which leases the server takes. */
+    /** Adds the name of the lock, and the range of leases that the server accepts. */
     Problem named(String name, long lease) {
         if (!lock.isEmpty()) {
             return this;

@@ -5,7 +5,7 @@ import java.time.Duration;
 /** The server grants no new locks yet, because it may have lost some. */
 public class QuarantineException extends LockException {
     private static final long serialVersionUID = 1L;
-    /** How long the server grants nothing. */
+    /** The time for which the server grants nothing. */
     private final Duration left;
 
     QuarantineException(String message, Duration left) {

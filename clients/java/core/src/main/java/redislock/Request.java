@@ -6,10 +6,10 @@ import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.function.Function;
 
-/** A request for the server that has a lock. It is repeated until its time is over. */
+/** A request for the server that has a lock. It is repeated until its time is up. */
 final class Request {
     /**
-     * A reply, and when the request was sent that got it.
+     * A reply, and the time when its request was sent.
      *
      * @param number the number of the request
      * @param link the number of the connection
@@ -24,15 +24,15 @@ final class Request {
     private final long until;
     /** The acquire that it is for; else null. */
     private final Wanted wanted;
-    /** Hears of each attempt that fails; else null. */
+    /** Called for each failed attempt; otherwise null. */
     private Consumer<Problem> onFailed;
-    /** Returns what is sent before it where the server pushes; else null. */
+    /** Returns the requests to send first if the server pushes changes; otherwise null. */
     private Function<Link, List<List<String>>> before;
     private final BiConsumer<Answer, Problem> then;
     private final long began = Clock.now();
     private long pause = Rules.PAUSE;
     private String node;
-    /** True if the reply to HELLO before it counts, of a primary that does not refuse it. */
+    /** True if the preceding reply to HELLO counts, of a primary that does not refuse it. */
     private boolean pings;
     private boolean isRepeated;
     private boolean mayComeLate;
@@ -71,7 +71,7 @@ final class Request {
         return this;
     }
 
-    /** Stops repeating it, and answers nothing. What was sent is on its way still. */
+    /** Stops repeating it, and answers nothing. The request may still be in flight. */
     void cancel() {
         isOver = true;
         servers.engine.cancel(timer);
@@ -99,7 +99,7 @@ final class Request {
     private void send(Link link, long left) {
         var first = before;
         if (node != null) {
-            // A node that has the slot only half pushes nothing. ASKING counts for the very next command alone.
+            // A node that the slot is still moving to pushes nothing. ASKING applies only to the very next command.
             first = over -> List.of(List.of("ASKING"));
         } else if (first != null && !link.tracks) {
             first = null;
@@ -137,7 +137,7 @@ final class Request {
                 failed(failed, link.address);
                 return;
             }
-            // What NOREPLICAS refuses has begun, and may still be undone.
+            // A request that fails with NOREPLICAS has been executed, and may still be undone.
             if (wanted != null && !failed.text().startsWith("NOREPLICAS")) {
                 wanted.gotNothing();
             }
@@ -146,8 +146,8 @@ final class Request {
     }
 
     /**
-     * Returns why locks cannot be asked for at this server; null if they can. It may have other slots than that of the name
-     * that was asked for.
+     * Returns the reason why locks cannot be acquired at this server; null if they can. It may have other slots than
+     * that of the given name.
      */
     private Failure pinged(Object hello, Failure refused) {
         Object role = hello instanceof Map<?, ?> fields ? fields.get("role") : null;
@@ -220,7 +220,7 @@ final class Request {
         pause = Math.min(2 * pause, Rules.LONGEST_PAUSE);
     }
 
-    /** Returns what a server did answer, before that none does. */
+    /** Returns a server's answer, if there is one, rather than a lost connection. */
     private Problem last() {
         if (refused != null && lost != null) {
             return Problem.unreachable(lost.cause(), refused.text() + "; then " + lost.text());
@@ -235,13 +235,16 @@ final class Request {
         }
     }
 
-    /** Closes the connection over which a server refused what only a primary does, if its address may lead elsewhere. */
+    /**
+     * Closes the connection over which a server refused what only a primary does, if its address may now lead
+     * elsewhere.
+     */
     private static Failure leave(Link link, Failure failed) {
         boolean isLong = failed.text().startsWith("LOADING") && Clock.age(link.born) > Rules.LONGEST_RECONNECT;
         if (isLong || Rules.judge(failed.text()).next() == Rules.Next.ELSEWHERE) {
             link.end(failed);
         } else if (failed.text().startsWith("QUARANTINE") && (link.served || Clock.age(link.born) > 3 * Rules.KEEP)) {
-            // It was the primary, and its address may lead to another server since.
+            // It was the primary, and its address may lead to another server by now.
             link.end(Failure.broken(null, "the server that was the primary has restarted"));
             return Failure.broken(null, failed.text());
         }

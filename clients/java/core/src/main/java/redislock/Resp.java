@@ -44,7 +44,7 @@ final class Resp {
         return word.length();
     }
 
-    /** Reads one reply. An exception is one of the connection, not one that the server replied. */
+    /** Reads one reply. An exception means that the connection failed; an error reply is returned as a reply. */
     Object read() throws IOException {
         return read(0);
     }

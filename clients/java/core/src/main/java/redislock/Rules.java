@@ -5,69 +5,75 @@ import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.ThreadLocalRandom;
 
-/** The decisions without input or output: constants in nanoseconds, deadlines, and what follows from a reply. */
+/** The decisions without I/O: constants in nanoseconds, deadlines, and the consequences of a reply. */
 final class Rules {
     private Rules() {}
 
     static final long MILLISECOND = 1_000_000;
     static final long SECOND = 1000 * MILLISECOND;
-    /** A token that no hold ever has: a release with it ends a wait, and no hold. */
+    /** A token that no hold ever has. A release with it ends a wait but no hold. */
     static final long NOBODYS = 1;
     static final long DEFAULT_LEASE = 30 * SECOND;
     static final long SHORTEST_LEASE = 100 * MILLISECOND;
-    /** This part of a lease, and the margin, are not trusted: clocks run at different speeds. */
+    /** A holder does not rely on this part of a lease, nor on the margin, because clocks run at different speeds. */
     static final int DRIFT_PART = 100;
     static final long MARGIN = 2 * MILLISECOND;
-    /** A hold is renewed at this part of its lease, less up to a tenth at random. */
+    /** A hold is renewed after this part of its lease, less up to a tenth at random. */
     static final int RENEW_PART = 3;
-    /** How many waiters of this process the server queues for one lock, and how many connections wait for several. */
+    /**
+     * The number of waiters of this process that the server queues for one lock, and of connections that wait for
+     * several.
+     */
     static final int MAX_QUEUED = 16;
-    /** How long beyond its wait a request may go unanswered: less than the 2 s that users read of. */
+    /** The time beyond its wait for which a request may go unanswered: less than the 2 s in the docs. */
     static final long WAIT_MARGIN = 1800 * MILLISECOND;
     static final long SERVER_TIMEOUT = 10 * SECOND;
-    /** How long a release may take; later the background continues it. */
+    /** The time limit of a release; an unanswered one continues in the background. */
     static final long RELEASE_TIME = 5 * SECOND;
-    /** A request that is not answered in this time is sent again, over a new connection. */
+    /** The time after which an unanswered request is sent again, over a new connection. */
     static final long ATTEMPT = 2 * SECOND;
-    /** How late a request may reach the server that was not answered. */
+    /** The delay with which an unanswered request may still reach the server. */
     static final long STRAY_TIME = 30 * SECOND;
-    /** For how long the server keeps a place in the queue; the client asks {@link #ASKS_IN_KEEP} times in it. */
+    /** The time for which the server keeps a queue position. The client asks {@link #ASKS_IN_KEEP} times in it. */
     static final long KEEP = 5 * SECOND;
     static final int ASKS_IN_KEEP = 3;
-    /** The lease of a client that has waited: one that dies before it renews delays others no longer. */
+    /** The lease of a client that has waited: if it dies before it renews, others wait no longer. */
     static final long FIRST_LEASE = 5 * SECOND;
-    /** The time from a grant until the server is asked to push its end: most holds have ended before. */
+    /** The time from a grant until the client subscribes to its end: most holds end earlier. */
     static final long WATCH_AFTER = 20 * MILLISECOND;
     /** The pause between two attempts; it doubles up to {@link #LONGEST_PAUSE}. */
     static final long PAUSE = 10 * MILLISECOND;
     static final long LONGEST_PAUSE = 250 * MILLISECOND;
     static final long RECONNECT = 50 * MILLISECOND;
     static final long LONGEST_RECONNECT = SECOND;
-    /** How often a blocked request is asked about over the shared connection. */
+    /** The interval at which the shared connection asks about a blocked request. */
     static final long PROBE = 1500 * MILLISECOND;
-    /** A wait of this time is logged, and whenever it has doubled; {@link #OWN_WAIT} for a lock of this very Locks. */
+    /**
+     * The time after which a wait is logged, and again whenever it has doubled; {@link #OWN_WAIT} for a lock of this
+     * Locks.
+     */
     static final long LONG_WAIT = 30 * SECOND;
     static final long OWN_WAIT = SECOND;
-    /** How long a wait without an end is asked for in one request. */
+    /** The time for which an unlimited wait is requested at once. */
     static final long LONG_BLOCK = 60 * SECOND;
-    /** How often a waiter asks for its turn, where the server does not push. */
+    /** The polling interval of a waiter, if the server does not push changes. */
     static final long POLL = 100 * MILLISECOND;
     static final Duration FAREWELL = Duration.ofSeconds(5);
-    /** How long a timer sleeps at most: the clock of the system's timers may stop while the machine sleeps. */
+    /** The longest sleep of a timer: the clock of the system's timers may stop while the machine sleeps. */
     static final long NAP = SECOND;
     static final int SLOTS = 16384;
-    /** The oldest module that has all that this library asks for, as HELLO tells it: 300 is 0.3.0. */
+    /** The oldest module that has everything this library needs, in the form of HELLO: 300 is 0.3.0. */
     static final long MODULE_VERSION_MIN = 300;
     static final int LONGEST_OWNER = 256;
     static final int MOST_NAMES = 64;
     static final int HIGHEST_LIMIT = 1_000_000;
 
-    /** Returns for how long a hold of this lease may trust it, from before its request was sent. */
+    /** Returns the time for which a hold of this lease is certain, counted from before its request was sent. */
     static long sure(long lease) {
         return Math.max(0, lease - lease / DRIFT_PART - MARGIN);
     }
 
-    /** Returns when a hold of this lease is renewed, from before its last request was sent. */
+    /** Returns the time of the renewal of a hold of this lease, counted from before its last request was sent. */
     static long renewal(long lease) {
         long third = lease / RENEW_PART;
         return third - atRandom(third / 10);
@@ -77,12 +83,12 @@ final class Rules {
         return ThreadLocalRandom.current().nextLong(most + 1);
     }
 
-    /** Writes a duration as the server wants it: at least one millisecond. */
+    /** Formats a duration for the server: at least one millisecond. */
     static String milliseconds(long nanos) {
         return Long.toString(Math.max(1, nanos / MILLISECOND));
     }
 
-    /** Writes a duration for people. */
+    /** Formats a duration for people. */
     static String text(long nanos) {
         return nanos % SECOND == 0 ? nanos / SECOND + " s" : String.format("%.3f s", nanos / 1e9);
     }
@@ -91,7 +97,7 @@ final class Rules {
         return duration.compareTo(Duration.ofDays(36500)) > 0 ? Clock.NEVER : duration.toNanos();
     }
 
-    /** Returns the pause before another attempt to connect, which grows with each that failed. */
+    /** Returns the pause before another attempt to connect, which grows with each failure. */
     static long backOff(int tries) {
         return tries == 0 ? 0 : atRandom(Math.min(LONGEST_RECONNECT, RECONNECT << Math.min(tries - 1, 8)));
     }
@@ -115,13 +121,13 @@ final class Rules {
         return (crc & 0xffff) % SLOTS;
     }
 
-    /** What a client does next when the server replied an error. */
+    /** The client's next step after an error reply. */
     enum Next {
         /** The caller gets the error. */
         FAIL,
-        /** It asks again after a pause, at the server that is the primary then. */
+        /** It asks again after a pause, at the server that is then the primary. */
         AGAIN,
-        /** The same over a new connection: the address may lead to another server now. */
+        /** The same over a new connection: the address may now lead to another server. */
         ELSEWHERE,
         /** It asks the node that has the slot now. */
         MOVED,
@@ -129,7 +135,7 @@ final class Rules {
         ASKING
     }
 
-    /** What follows from an error of the server, with the slot and the address of a redirection. */
+    /** The next step after an error of the server, with the slot and the address of a redirection. */
     record Verdict(Next next, int slot, String address) {}
 
     private static final Verdict FAIL = new Verdict(Next.FAIL, 0, "");
@@ -158,7 +164,7 @@ final class Rules {
         }
     }
 
-    /** Returns the longest time that this server allows for an option, if the error says it; else -1. */
+    /** Returns the longest time that this server allows for an option, if the error names it; otherwise -1. */
     static long mostOf(String option, String text) {
         String start = "ERR " + option + " must be an integer from ";
         int to = text.indexOf(" to ", Math.min(start.length(), text.length()));
@@ -173,7 +179,7 @@ final class Rules {
         }
     }
 
-    /** Returns the longest wait that this server allows (redislock.max-wait), if the error says it; else -1. */
+    /** Returns the longest wait that this server allows (redislock.max-wait), if the error names it; otherwise -1. */
     static long longestWait(String text) {
         return Math.max(mostOf("QUEUE", text), mostOf("BLOCK", text));
     }

@@ -13,7 +13,7 @@ import javax.net.ssl.SSLSocketFactory;
 /** Finds the servers of one client, and keeps a connection to each. */
 final class Servers {
     /**
-     * Where the locks are, and how to log in there.
+     * The addresses of the servers, and the logins.
      *
      * @param addresses one server, or some of the sentinels or of the nodes of a cluster, as host:port
      * @param primary the name under which sentinels know the primary; null without sentinels
@@ -30,12 +30,12 @@ final class Servers {
         }
     }
 
-    /** The way to one server: its connection is made once for all that wait for it, who get it in their order. */
+    /** A door leads to one server: its connection is made once for all callers, who get it in order of arrival. */
     static final class Door {
         private Link link;
         private boolean isConnecting;
         private final ArrayDeque<Waiting> waiting = new ArrayDeque<>();
-        /** Counts connections since the server did what only a primary does. */
+        /** Counts connections since the server last did what only a primary does. */
         private int tries;
         private boolean hasServed;
         /** True if it was logged that the module of this server is too old. */
@@ -50,7 +50,7 @@ final class Servers {
     private final long timeout;
     private final Consumer<List<?>> onChange;
     private final Consumer<String> onReconnect;
-    /** When any data node has replied for the last time. */
+    /** The time of a data node's last reply. */
     private long heard = Clock.now();
     private boolean refuses;
     private boolean ended;
@@ -76,17 +76,17 @@ final class Servers {
         heard = Clock.now();
     }
 
-    /** Returns how much time is left for a request that began then: without an end, as long as servers reply at all. */
+    /** Returns the time left for a request that began then: an unlimited one has as long as servers reply at all. */
     long patience(long until, long began) {
         return Clock.left(until == Clock.NEVER ? Clock.after(Math.max(began, heard), timeout) : until);
     }
 
-    /** Returns the server of this lock, as far as it is known; else null. */
+    /** Returns the server of this lock, if known; otherwise null. */
     String address(String name) {
         return config.isCluster() ? slots[Rules.slot(name)] : primary;
     }
 
-    /** Notes that this server may no longer be the primary. */
+    /** Records that this server may no longer be the primary. */
     void forget(String address) {
         if (config.isCluster()) {
             for (int slot = 0; slot < slots.length; slot++) {
@@ -172,7 +172,7 @@ final class Servers {
         });
     }
 
-    /** Logs that the module of this server is too old. One that is missing is reported by the first request. */
+    /** Logs that the module of this server is too old. A missing module is reported by the first request. */
     private void checkVersion(Door door, Link link) {
         if (link.module != 0 && link.module < Rules.MODULE_VERSION_MIN && !door.isOutdated) {
             door.isOutdated = true;
@@ -211,7 +211,7 @@ final class Servers {
 
     private final List<Link> open = new ArrayList<>();
 
-    /** Finds the server of this lock, once for all that ask. */
+    /** Finds the server of this lock, once for all callers. */
     void findFor(String name, long until, BiConsumer<String, Failure> then) {
         if (address(name) != null) {
             then.accept(address(name), null);
@@ -236,7 +236,7 @@ final class Servers {
         }
     }
 
-    /** Asks one node after the other where the primary is, or the primaries of a cluster. */
+    /** Asks nodes one at a time for the primary, or the primaries of a cluster. */
     private void find(ArrayDeque<String> left, Failure why) {
         String node = left.poll();
         if (node == null || ended) {
@@ -261,7 +261,7 @@ final class Servers {
                     next.accept(Failure.broken(null, wrong));
                     return;
                 }
-                // The one that answers is asked first.
+                // The node that answers is asked first the next time.
                 var order = new ArrayList<>(List.of(node));
                 nodes.stream().filter(other -> !other.equals(node)).forEach(order::add);
                 nodes = order;
@@ -277,7 +277,7 @@ final class Servers {
         all.forEach(each -> each.accept(failed));
     }
 
-    /** Returns what is wrong with the reply; null if nothing is. */
+    /** Returns the fault in the reply; null if there is none. */
     private String takePrimary(Object reply) {
         if (!(reply instanceof List<?> words) || words.size() != 2) {
             return "this sentinel does not monitor a primary named " + config.primary();
@@ -322,7 +322,7 @@ final class Servers {
         return null;
     }
 
-    /** Returns a node as CLUSTER SLOTS names it; without a host it is the one that answered. */
+    /** Parses a node from CLUSTER SLOTS; without a host, it is the node that answered. */
     private static String nodeAddress(Object column, String by) {
         if (!(column instanceof List<?> words) || words.size() < 2 || !(words.get(1) instanceof Long port)
                 || "?".equals(words.get(0))) {
@@ -332,7 +332,7 @@ final class Servers {
         return completed((host.contains(":") ? "[" + host + "]" : host) + ":" + port, by);
     }
 
-    /** Notes that a server does what only a primary does, for the first time over a new connection. */
+    /** Records that a server does what only a primary does, for the first time over a new connection. */
     void isServed(String address) {
         var door = door(address);
         door.tries = 0;
@@ -343,7 +343,7 @@ final class Servers {
         door.hasServed = true;
     }
 
-    /** Logs that a server refuses what it may grant later, once until it grants again. */
+    /** Logs a temporary refusal, once until the server grants again. */
     void isRefused(Wanted wanted, Problem problem) {
         if (wanted != null && !refuses) {
             refuses = true;

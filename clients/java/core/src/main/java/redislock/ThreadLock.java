@@ -18,7 +18,9 @@ import java.util.concurrent.locks.Condition;
  */
 public final class ThreadLock implements java.util.concurrent.locks.Lock {
     private final Lock lock;
-    /** What makes two of them one lock: no record, for the JDK keeps the class of one that it has compared. */
+    /**
+     * The identity of the lock. It is not a record, because the JDK retains the class of a record that it has compared.
+     */
     private final List<Object> key;
 
     static final class Taken {
@@ -59,7 +61,9 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
         Hold acquire(Lock lock) throws InterruptedException;
     }
 
-    /** Counts one more, or takes the lock. One that was lost is forgotten: its thread asks for it as others do. */
+    /**
+     * Increments the count, or acquires the lock. A lost lock is forgotten, and its thread acquires it like any other.
+     */
     private void take(Lock how, Acquire acquire) throws InterruptedException {
         var own = own();
         if (own.isPresent() && own.get().hold.reason().isEmpty()) {
@@ -80,7 +84,7 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
         }
     }
 
-    /** Waits for the hold. An interrupt ends no wait, and the thread keeps its flag. */
+    /** Waits for the hold. An interrupt does not end the wait, and the thread keeps its flag. */
     private static Hold uninterruptibly(Lock lock) {
         try {
             return lock.acquireAsync().join();

@@ -5,7 +5,7 @@ import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 
-/** Hands the end of an acquire to its caller. */
+/** Passes the outcome of an acquire to its caller. */
 final class Waiting {
     private final Core core;
     private final Lock.Options options;
@@ -27,7 +27,7 @@ final class Waiting {
         core.tell(listener, hears -> hears.requested(label));
     }
 
-    /** Takes the end: a step of the engine. */
+    /** Takes the outcome: a step of the engine. */
     void done(Acquire.Grant got, Problem why) {
         var waited = Duration.ofNanos(Clock.age(acquire.began()));
         if (got != null) {
@@ -50,7 +50,7 @@ final class Waiting {
                 + Rules.text(Clock.age(acquire.began())) + ": another owner holds it", null);
     }
 
-    /** Waits for the end. An interrupt ends the wait, and a grant that came with it is given up. */
+    /** Waits for the outcome. An interrupt ends the wait, and a grant that arrives at the same time is released. */
     Hold get() throws InterruptedException {
         try {
             var granted = end.get();
@@ -75,7 +75,7 @@ final class Waiting {
         });
     }
 
-    /** What the caller of acquireAsync is given. */
+    /** The future that the caller of acquireAsync gets. */
     static final class Given extends CompletableFuture<Hold> {
         private volatile Waiting waiting;
 

@@ -3,25 +3,25 @@ package redislock;
 import java.util.ArrayList;
 import java.util.List;
 
-/** What one acquire asks for, with an owner of its own. */
+/** The request of one acquire, with an owner of its own. */
 final class Wanted {
     enum Kind { EXCLUSIVE, SHARED, LIMITED }
 
     final List<String> names;
-    /** How many characters of each name are the prefix. */
+    /** The length of each name's prefix in characters. */
     private final int prefix;
     final Kind kind;
     private final int limit;
     final long lease;
-    /** What a request asks for at most that has waited. */
+    /** The longest lease that a request asks for after a wait. */
     final long firstLease;
     final String owner;
-    /** True if the program names the owner, which may hold another lock besides. */
+    /** True if the program names the owner, which may then hold other locks. */
     final boolean isNamed;
     final LockListener listener;
     /** True if a request went unanswered, and may reach the server late. */
     boolean doubtful;
-    /** True if the latest request is on its way or was granted. */
+    /** True if the latest request is in flight or was granted. */
     private boolean grantable;
     /** True if any request was sent. */
     boolean sent;
@@ -85,7 +85,7 @@ final class Wanted {
         return List.of("LOCK.RENEW", name, owner, "PX", Rules.milliseconds(requested), "TOKEN", Long.toString(token));
     }
 
-    /** Returns the request that gives up the hold; without a token (0), the place in the queue, too. */
+    /** Returns the request that releases the hold; without a token (0), it also ends the wait. */
     List<String> release(String name, long token) {
         return token == 0 ? List.of("LOCK.RELEASE", name, owner)
                 : List.of("LOCK.RELEASE", name, owner, "TOKEN", Long.toString(token));

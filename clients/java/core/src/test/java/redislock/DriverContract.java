@@ -18,10 +18,10 @@ import java.util.function.Supplier;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What holds with the settings of each driver. */
+/** The tests that must pass with the settings of each driver. */
 abstract class DriverContract extends OneServer {
     /**
-     * What a driver is told.
+     * The settings that a driver gets.
      *
      * @param password that of the user ann; null for no login
      * @param trusted the certificates of TLS: null without TLS
@@ -32,7 +32,7 @@ abstract class DriverContract extends OneServer {
         }
     }
 
-    /** Tells the driver, and that a reply must come within 100 ms, where it has such a setting. */
+    /** Configures the driver. If it has such a setting, a reply must arrive within 100 ms. */
     abstract Locks.Builder builder(Settings settings);
 
     abstract Locks.Builder sentinel(Settings sentinel, Settings server);

@@ -28,7 +28,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
 
-/** What users of other libraries have lost hours with: each must be survived. */
+/** Pitfalls that have cost users of other libraries hours. The library must survive each of them. */
 class PitfallsTest extends OneServer {
     private static Thread started(Runnable work, boolean isVirtual) {
         if (isVirtual) {

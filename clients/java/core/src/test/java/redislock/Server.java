@@ -13,7 +13,7 @@ import java.util.function.BooleanSupplier;
 
 /** A server of REDISLOCK_SERVER with the module of REDISLOCK_MODULE, in a process that the tests start and end. */
 final class Server implements AutoCloseable {
-    /** What a timed assertion allows: the machine may be busy. */
+    /** The tolerance of timed assertions, since the machine may be busy. */
     static final Duration SLACK = Duration.ofSeconds(30);
 
     final int port;

@@ -54,7 +54,7 @@ class MigratingTest extends OneServer {
     @TempDir
     static Path folder;
 
-    /** What an example may use. */
+    /** The objects that an example may use. */
     interface Example {
         void run(Object driver, Locks locks, Consumer<Long> pay) throws Exception;
     }

@@ -98,7 +98,7 @@ class RedislockAutoConfigurationTest extends OneServer {
         }
     }
 
-    /** A pool that ends when its bean is destroyed. What it runs may hold a lock until then. */
+    /** A pool that ends when its bean is destroyed. A task that runs in it may hold a lock until then. */
     static final class Pool implements Executor, DisposableBean {
         Hold hold;
         LockLostException lost;

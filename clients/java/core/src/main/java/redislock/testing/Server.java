@@ -88,7 +88,7 @@ public final class Server implements AutoCloseable {
         });
     }
 
-    /** Changes the table, after what is over by now has ended. */
+    /** Changes the table, after expired leases and waits have ended. */
     private void with(Runnable change) {
         lock.lock();
         try {
@@ -131,7 +131,7 @@ public final class Server implements AutoCloseable {
         }
     }
 
-    /** Ends leases and waits when their time is over. */
+    /** Ends leases and waits when their time is up. */
     private void keepTime() {
         lock.lock();
         try {
@@ -192,7 +192,7 @@ public final class Server implements AutoCloseable {
         return length;
     }
 
-    /** A connection of a client, which is told of changes if it asks for that. */
+    /** A connection of a client, which receives pushes if it asks for them. */
     static final class Connection {
         private final Socket socket;
         boolean tracks;

@@ -16,15 +16,15 @@ import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 import redislock.testing.Server.Connection;
 
-/** The locks of one server, and its commands. Whoever uses it holds the lock of the server. Times are milliseconds. */
+/** The locks of one server, and its commands. The caller must hold the server's lock. Times are milliseconds. */
 final class Table {
-    /** Rises over all servers of a process. */
+    /** Increases over all servers of a process. */
     private static final AtomicLong TOKENS = new AtomicLong();
     private static final String NULL = "_\r\n";
     /** The version of the module whose commands these are: 300 is 0.3.0. */
     private static final int VERSION = 300;
     private static final long LONGEST_LEASE = 3_600_000;
-    /** How many holders and waiters LOCK.INFO names. */
+    /** The number of holders and waiters that LOCK.INFO lists. */
     private static final int NAMED = 10;
     private static final int SHARED = -1;
 
@@ -48,7 +48,7 @@ final class Table {
 
     /** A place in the queues of some locks; {@code blocked} is the connection that waits for the reply. */
     private record Wait(Asked asked, long since, long until, @Nullable Connection blocked) {
-        /** Answers that a newer request of the same owner takes this place. */
+        /** Replies that a newer request of the same owner takes this place. */
         boolean isOvertaken() {
             if (blocked != null) {
                 blocked.send(refuse("UNBLOCKED a newer request of the same owner took over this place in the queue"));
@@ -57,7 +57,7 @@ final class Table {
         }
     }
 
-    /** Who keeps an owner from a lock: holds it, or waits for it. */
+    /** An owner that keeps another one from a lock, because it holds the lock or waits for it. */
     private record Other(String owner, int kind) {}
 
     private static final class Asked {
@@ -66,7 +66,7 @@ final class Table {
         private int kind;
         private long lease;
         private long token;
-        /** For how long it waits; -1 if it does not. */
+        /** The time that it waits; -1 if it does not wait. */
         private long queue = -1;
         private boolean isBlocking;
 
@@ -81,9 +81,9 @@ final class Table {
     }
 
     private final List<Hold> holds = new ArrayList<>();
-    /** In the order of their arrival, which is that of each queue. */
+    /** In order of arrival, which is the order of each queue. */
     private final List<Wait> waits = new ArrayList<>();
-    /** The connections that are told of the next change of a lock. */
+    /** The connections to notify of the next change of a lock. */
     private final Map<String, Set<Connection>> watched = new HashMap<>();
 
     private static long now() {
@@ -110,13 +110,13 @@ final class Table {
         return "-" + text.replaceAll("[\r\n]", " ") + "\r\n";
     }
 
-    /** Ends the leases and waits whose time is over. */
+    /** Ends the leases and waits whose time is up. */
     void tick() {
         drop(hold -> hold.until <= now());
         leave(wait -> wait.until <= now());
     }
 
-    /** Returns how long it is until a lease or a wait ends. */
+    /** Returns the time until a lease or a wait ends. */
     long next() {
         long next = now() + LONGEST_LEASE;
         for (var hold : holds) {
@@ -137,14 +137,14 @@ final class Table {
         leave(wait -> wait.blocked == connection);
     }
 
-    /** Ends these holds, which may let in others. */
+    /** Ends these holds, which may admit others. */
     private void drop(Predicate<Hold> which) {
         var ended = holds.stream().filter(which).toList();
         holds.removeAll(ended);
         changes(ended.stream().map(hold -> hold.name).toList());
     }
 
-    /** Ends these waits in vain, which may let in others. */
+    /** Ends these waits without a grant, which may admit others. */
     private void leave(Predicate<Wait> which) {
         var ended = waits.stream().filter(which).toList();
         waits.removeAll(ended);
@@ -156,7 +156,7 @@ final class Table {
         }
     }
 
-    /** Tells the connections that watch these locks, and serves the blocked requests whose turn it is. */
+    /** Notifies the connections that watch these locks, and grants to the blocked requests whose turn it is. */
     private void changes(Collection<String> names) {
         for (var name : names) {
             var told = watched.remove(name);
@@ -272,7 +272,7 @@ final class Table {
         if (isWaiting) {
             leave(isOther); // which loses the position
         }
-        // One that does not wait stays behind what its owner waits for in another way.
+        // A request that does not wait stays behind its owner's wait in another mode.
         if (waits.stream().noneMatch(isOther) && fits(asked)) {
             waits.removeIf(wait -> wait.asked.isRival(asked) && wait.isOvertaken());
             return integer(grant(asked));
@@ -293,7 +293,7 @@ final class Table {
         return asked.isBlocking ? "" : NULL;
     }
 
-    /** Answers the same owner again: the same token, and the longer lease. */
+    /** Handles another request of the same owner: it gets the same token, and the longer lease. */
     private String again(List<Hold> held, Asked asked) {
         for (var hold : held) {
             // A writer may continue as a reader.
@@ -345,7 +345,7 @@ final class Table {
                 bulk("queue"), array(queue.subList(0, Math.min(NAMED, queue.size()))), bulk("waiters"), integer(queue.size()));
     }
 
-    /** Returns how the lock is held or waited for; null if it is not. */
+    /** Returns the mode in which the lock is held or waited for; null if it is neither. */
     private @Nullable Integer kindOf(String name) {
         return holds.stream().filter(hold -> hold.name.equals(name)).map(hold -> hold.kind).findFirst().orElseGet(() ->
                 waits.stream().filter(wait -> wait.asked.names.contains(name)).map(wait -> wait.asked.kind).findFirst().orElse(null));
@@ -393,7 +393,10 @@ final class Table {
         return null;
     }
 
-    /** Returns the steps of the first wait of this owner, if all depend on the one that begins: it continues if any ends. */
+    /**
+     * Returns the steps of the first wait of this owner, if all depend on the first: an owner continues once any wait
+     * ends.
+     */
     private @Nullable List<String> waitsOf(String owner, String begins, Set<String> seen) {
         List<String> first = null;
         for (var wait : waits) {

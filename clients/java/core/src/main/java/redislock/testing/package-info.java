@@ -1,4 +1,4 @@
-/** A server in the process, with which programs that use locks are tested: {@link redislock.testing.Server}. */
+/** An in-process server for tests of programs that use locks: {@link redislock.testing.Server}. */
 @NullMarked
 package redislock.testing;
 

@@ -82,7 +82,7 @@ public final class Telemetry implements LockListener {
         return new Telemetry(this, Span.current().getSpanContext());
     }
 
-    /** Records a duration, and a span for it. */
+    /** Records a duration and a span. */
     private void end(DoubleHistogram of, String name, Duration lasted, boolean failed, Attributes about) {
         of.record(lasted.toNanos() / 1e9, about);
         var now = Instant.now();
