@@ -1,4 +1,4 @@
-"""The conformance kit: whether a client library of redislock does what a client must do.
+"""The conformance kit: checks that a client library of redislock does what a client must do.
 
     __main__.py  runs cases side by side, each in a process of its own, and prints their verdicts
     adapter.py   talks with an adapter (PROTOCOL.md)

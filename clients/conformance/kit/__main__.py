@@ -2,7 +2,7 @@
 
     python -m kit ADAPTER [WORD...] [--driver NAME] [--case PATTERN]... [--jobs N] [--may-lack FEATURE,...]
 
-ADAPTER and the words behind it are a command. It ends with 0 if each case passed, or was unsupported for a feature
+ADAPTER and the words after it are a command. The exit code is 0 if each case passed, or was unsupported for a feature
 that may be lacking.
 """
 
@@ -18,14 +18,14 @@ from .runner import FAIL, PASS, UNSUPPORTED, may_repeat, run_all
 from .stage import Stage
 
 MAY_LACK = "fork,client,provider,held,nested,ticket,stubborn"
-#: What a driver for threads may lack besides, if another driver of the library has it.
+#: The features that a driver for threads may lack, if another driver of the library has them.
 NOT_FOR_THREADS = {"cancel", "body", "tasks"}
 #: A part that is one driver. An adapter names its drivers in an order in which these two have as little in common as any.
 ENDS = {"first": 0, "last": -1}
 
 
 def arguments():
-    """What was asked for."""
+    """Parses the arguments."""
     parser = argparse.ArgumentParser(prog="kit", description="Tests a client library of redislock.")
     parser.add_argument("adapter", nargs="*", help="the command that starts the adapter")
     parser.add_argument("--driver", help="which of the library's drivers; all: each in turn")
@@ -38,7 +38,7 @@ def arguments():
 
 
 def part_of(text):
-    """What is meant by the name of a part: the number of a driver, or (I, N)."""
+    """Parses the name of a part: the number of a driver, or (I, N)."""
     if text in ENDS:
         return ENDS[text]
     words = text.split("/")
@@ -57,7 +57,7 @@ def chosen(patterns):
 
 
 def drivers_of(command):
-    """The drivers that the adapter says it has, with the features of each."""
+    """Returns the adapter's drivers, with the features of each."""
     stage = Stage(command, None, Case(drivers_of, (), (), 0, 0))
     try:
         address = stage.door(stage.start()).address
@@ -67,7 +67,7 @@ def drivers_of(command):
 
 
 def of_this_part(drivers, part):
-    """The drivers of this part: (I, N) is each Nth of them, from the Ith on; one alone belongs to all parts."""
+    """Returns the drivers of this part: (I, N) is each Nth, from the Ith on; a single one belongs to all parts."""
     if isinstance(part, int):
         driver = list(drivers)[part]
         return {driver: drivers[driver]}
@@ -78,13 +78,13 @@ def of_this_part(drivers, part):
 
 
 def opened(stage, address, driver):
-    """An adapter that has opened the server with this driver."""
+    """Returns an adapter that has opened the server with this driver."""
     stage.driver = driver
     return stage.adapter(address)
 
 
 def show(case, verdict, lacking):
-    """Prints a verdict; a feature that is missing and must not be makes it a failure."""
+    """Prints a verdict. A required feature that is missing makes it a failure."""
     if verdict.word == UNSUPPORTED and not set(verdict.reason.split(", ")) <= lacking:
         verdict.word = FAIL
         verdict.reason = f"it lacks the feature {verdict.reason}"
@@ -97,7 +97,7 @@ def show(case, verdict, lacking):
 
 
 def run(cases, asked, driver, lacking):
-    """Runs the cases with this driver, prints verdicts; how many failed."""
+    """Runs the cases with this driver and prints the verdicts; returns the number of failures."""
     began = time.monotonic()
     verdicts = {case: show(case, verdict, lacking) for case, verdict in run_all(cases, asked.adapter, driver, asked.jobs)}
     failed = [case for case, verdict in verdicts.items() if verdict.word == FAIL]
@@ -115,7 +115,7 @@ def run(cases, asked, driver, lacking):
 
 
 def main():
-    """Runs what was asked for."""
+    """Runs the requested cases."""
     asked = arguments()
     cases = chosen(asked.case)
     if asked.list:

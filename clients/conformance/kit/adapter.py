@@ -12,9 +12,9 @@ import time
 
 from harness.stopped import stop
 
-#: How long an answer may take that the adapter gives at once.
+#: The time limit of an answer that the adapter gives at once.
 SOON = 20.0
-#: How long an adapter may take to end when its input has ended.
+#: The time limit for an adapter to end after its input has ended.
 END = 15.0
 
 
@@ -38,18 +38,18 @@ class Asked:
         self.began, self.ended, self.answer = time.monotonic(), None, None
 
     def is_answered(self):
-        """Whether the answer is there."""
+        """True if the answer has arrived."""
         return self.answer is not None
 
     def result(self, limit=SOON):
-        """What it is answered with; an error is raised."""
+        """Returns the answer; raises an error answer."""
         self.wait(limit)
         if "error" in self.answer:
             raise Refused(self.op, self.answer["error"])
         return self.answer["ok"]
 
     def kind(self, limit=SOON):
-        """"ok", or the kind of the error."""
+        """Returns "ok", or the kind of the error."""
         self.wait(limit)
         return self.answer["error"].get("kind") if "error" in self.answer else "ok"
 
@@ -59,7 +59,7 @@ class Asked:
 
     @property
     def seconds(self):
-        """How long it took."""
+        """Returns the time that it took."""
         return self.ended - self.began
 
 
@@ -83,7 +83,7 @@ class Adapter:
     # Requests
 
     def ask(self, op, **members):
-        """Sends a request; returns it, to be answered later."""
+        """Sends a request, and returns it without waiting for the answer."""
         asked = Asked(self, next(self.numbers), op)
         self.open_requests[asked.number] = asked
         line = json.dumps({"id": asked.number, "op": op, **{k: v for k, v in members.items() if v is not None}})
@@ -99,7 +99,7 @@ class Adapter:
         return self.ask(op, **members).result(within)
 
     def refusal(self, op, within=SOON, **members):
-        """Sends a request that must be answered with an error; returns that."""
+        """Sends a request that must be answered with an error; returns the error."""
         try:
             answer = self.ask(op, **members).result(within)
         except Refused as refused:
@@ -109,7 +109,7 @@ class Adapter:
     # Events
 
     def told(self, event, limit=SOON, **members):
-        """Waits for an event with these members; returns it, with `at`, the time at which it came."""
+        """Waits for an event with these members; returns it, with `at`, the time of its arrival."""
         def found():
             return next((each for each in self.seen(event, **members)), None)
 
@@ -117,12 +117,12 @@ class Adapter:
         return found()
 
     def seen(self, event, **members):
-        """All such events that have come."""
+        """Returns all such events that have arrived."""
         events = [each for each in list(self.events) if each.get("event") == event]
         return [each for each in events if all(each.get(name) == value for name, value in members.items())]
 
     def logged(self, *words, level="warning", limit=SOON, count=1):
-        """Waits until lines of this level in its log have all these words; returns their messages."""
+        """Waits until lines of this level in its log contain all these words; returns their messages."""
         def found():
             return [each["message"] for each in self.seen("log", level=level) if all(w in each["message"] for w in words)]
 
@@ -130,7 +130,7 @@ class Adapter:
         return found()
 
     def until(self, condition, what, limit=SOON):
-        """Waits until it is so."""
+        """Waits until the condition holds."""
         end = time.monotonic() + limit
         with self.changed:
             while not condition():
@@ -161,7 +161,7 @@ class Adapter:
         assert code == 0, f"the adapter ended with status {code}\n{self.stderr()}"
 
     def kill(self):
-        """Ends it as a crash would."""
+        """Kills it, as a crash would."""
         self.has_ended = True
         for pid in reversed(self.pids()):
             try:
@@ -175,12 +175,12 @@ class Adapter:
         stop(*self.pids())
 
     def go_on(self):
-        """Lets it go on."""
+        """Resumes it."""
         for pid in self.pids():
             os.kill(pid, signal.SIGCONT)
 
     def pids(self):
-        """Its process and the children of that: an adapter may be a script that starts the real one."""
+        """Returns its process and that process's children: an adapter may be a script that starts the real one."""
         found = [self.process.pid]
         for pid in found:
             try:
@@ -191,8 +191,8 @@ class Adapter:
         return found
 
     def stderr(self, size=3000):
-        """The end of what it wrote to its log."""
-        # Not by seek: the adapter writes where this file stands.
+        """Returns the end of what it wrote to its log."""
+        # Not by seek: the adapter writes at this file's position.
         total = os.fstat(self.errors.fileno()).st_size
         return os.pread(self.errors.fileno(), size, max(0, total - size)).decode("utf-8", "replace")
 

@@ -1,15 +1,15 @@
-"""A network between an adapter and a server, which misbehaves as a case wants, and remembers the commands.
+"""A network between an adapter and a server, which fails as a case wants, and records the commands.
 
     door = Proxy(server.port)            a client of door.port reaches the server
-    door.delay = lambda call: 0.3        each reply comes later by the seconds that this returns
-    door.drop(is_grant)                  the next reply of this kind is swallowed, and its connection is cut
-    door.cut(); door.shut(); door.open() connections end; none is let in; they are let in again
-    door.half_close()                    the server's side says that it is done, and goes on listening
-    door.stall(); door.flow()            nothing more reaches the client; it does again
-    door.swallow(); door.flow()          bytes vanish in both directions, and connections stay open; then they end
-    door.lead_to(other)                  new connections reach another server; those that are open stay as they are
-    door.numbered                        how many connections were made
-    door.calls("LOCK.RENEW")             what passed
+    door.delay = lambda call: 0.3        delays each reply by the seconds that the function returns
+    door.drop(is_grant)                  swallows the next reply of this kind, and cuts its connection
+    door.cut(); door.shut(); door.open() ends connections; admits no new ones; admits them again
+    door.half_close()                    ends the server's side of connections, but continues to read
+    door.stall(); door.flow()            holds replies back; passes them on again
+    door.swallow(); door.flow()          lets bytes vanish in both directions on open connections; then ends these
+    door.lead_to(other)                  leads new connections to another server; open ones stay
+    door.numbered                        the number of connections that were made
+    door.calls("LOCK.RENEW")             the commands that passed
 """
 
 import queue
@@ -33,15 +33,15 @@ class Call:
         self.reply, self.replied = None, None
 
     def has(self, option):
-        """Whether this option is given."""
+        """True if this option is given."""
         return option in (word.upper() for word in self.words[2:])
 
     def owner(self):
-        """Whose request this is."""
+        """The owner that sent this request."""
         return self.words[2 + int(self.words[1])] if self.name == "LOCK.MACQUIRE" else self.words[2]
 
     def is_granted(self):
-        """Whether the reply is a token."""
+        """True if the reply is a token."""
         return self.name in ("LOCK.ACQUIRE", "LOCK.MACQUIRE") and (self.reply or b"").startswith(b":")
 
     def __repr__(self):
@@ -49,7 +49,7 @@ class Call:
 
 
 def is_grant(call):
-    """Whether a reply tells of a grant, for drop()."""
+    """Returns whether a reply is a grant, for drop()."""
     return call.is_granted()
 
 
@@ -59,9 +59,9 @@ class Link:
     def __init__(self, number, client, server):
         self.number, self.client, self.server = number, client, server
         self.open_calls, self.received = [], bytearray()
-        #: Whether what the server sends vanishes; whether what the client sends does, its end included.
+        #: True if the server's bytes vanish; true if the client's do, including its end of stream.
         self.is_silent = self.is_deaf = False
-        #: Replies on their way, and when they arrive.
+        #: Replies in flight, and the times of their arrival.
         self.queue = queue.SimpleQueue()
 
 
@@ -75,11 +75,11 @@ class Proxy:
         self.guard = threading.RLock()
         self.links, self.log = [], []
         self.most = self.numbered = 0
-        #: Seconds by which the reply to a call comes later.
+        #: Seconds by which the reply to a call is delayed.
         self.delay = None
         self._drops = []
         self._is_shut = self._is_closed = False
-        #: What vanishes on new connections: (requests, replies).
+        #: The directions in which bytes vanish on new connections: (requests, replies).
         self._swallows = (False, False)
         self._flows = threading.Event()
         self._flows.set()
@@ -89,10 +89,10 @@ class Proxy:
 
     @property
     def address(self):
-        """The address, as adapters are told it."""
+        """The address, in the form for adapters."""
         return f"127.0.0.1:{self.port}"
 
-    # What a case does
+    # Actions of a case
 
     def drop(self, kind, times=1, then="cut"):
         """Swallows the next replies of this kind; then the connection is "cut", or "silent" for good."""
@@ -100,7 +100,7 @@ class Proxy:
             self._drops += [(kind, then)] * times
 
     def has_dropped(self):
-        """Whether all replies that were to be dropped are."""
+        """True if all replies that were to be dropped are."""
         return not self._drops
 
     def cut(self):
@@ -119,7 +119,7 @@ class Proxy:
         self._is_shut = False
 
     def half_close(self):
-        """Tells all clients that the server has nothing more to say, and goes on to read."""
+        """Ends the server's side of all connections, but continues to read."""
         with self.guard:
             links = list(self.links)
         for link in links:
@@ -129,11 +129,11 @@ class Proxy:
                 pass  # it was closed a moment ago
 
     def stall(self):
-        """Holds replies back; nobody is told."""
+        """Holds replies back silently."""
         self._flows.clear()
 
     def swallow(self, requests=True, replies=True, later=False):
-        """Lets bytes vanish on all connections, and with `later` on new ones, too; nobody is told."""
+        """Lets bytes vanish silently on all connections; with `later`, also on new ones."""
         with self.guard:
             if later:
                 self._swallows = (requests, replies)
@@ -141,7 +141,8 @@ class Proxy:
                 link.is_deaf, link.is_silent = link.is_deaf or requests, link.is_silent or replies
 
     def flow(self):
-        """Passes on what was held back. Connections whose requests vanished end: what follows would make no sense."""
+        """Passes on the replies that were held back. Connections whose requests vanished end: the rest would make no
+        sense."""
         with self.guard:
             self._swallows = (False, False)
             swallowed = [link for link in self.links if link.is_deaf]
@@ -171,7 +172,7 @@ class Proxy:
     # Inside
 
     def _go(self):
-        """Accepts, and passes commands on, all in one thread: what was sent first arrives first."""
+        """Accepts, and passes commands on, all in one thread: commands arrive in the order in which they were sent."""
         while not self._is_closed:
             for key, _ in self._waiting.select(0.5):
                 try:
@@ -265,7 +266,8 @@ class Proxy:
                 self._reply(link, frame)
 
     def _reply(self, link, frame):
-        """Passes a reply on, or puts it in the link's queue: a delay is the time on the way, and not of each reply."""
+        """Passes a reply on, or puts it in the link's queue: a delay is the time in flight, and does not add up over
+        replies."""
         call, due = None, time.monotonic()
         if not frame.startswith(b">") and link.open_calls:
             call = link.open_calls.pop(0)
@@ -280,7 +282,7 @@ class Proxy:
         link.queue.put((due, frame))
 
     def _deliver(self, link):
-        """Sends what is in the queue, in its order, when it is due; ends with None."""
+        """Sends the contents of the queue, in order, when they are due; ends with None."""
         while (item := link.queue.get()) is not None:
             due, frame = item
             time.sleep(max(0.0, due - time.monotonic()))

@@ -1,11 +1,11 @@
-"""Where frames of RESP2 and RESP3 end, and what they say."""
+"""Parses frames of RESP2 and RESP3."""
 
 _AGGREGATES = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}
 _BULKS = (b"$", b"=", b"!")
 
 
 def frame_end(data, start=0):
-    """Where the frame that begins here ends; -1 if it is not complete."""
+    """Returns the end of the frame that begins here; -1 if it is not complete."""
     line = data.find(b"\r\n", start)
     if line < 0:
         return -1
@@ -27,7 +27,7 @@ def frame_end(data, start=0):
 
 
 def words_of(frame):
-    """The words of a command, as text."""
+    """Returns the words of a command, as text."""
     parts = bytes(frame).split(b"\r\n")
     if not parts[0].startswith(b"*"):
         return parts[0].decode("utf-8", "replace").split()

@@ -1,4 +1,5 @@
-"""Runs cases side by side, each in a process of its own, so that one that hangs can be ended with all it started."""
+"""Runs cases in parallel, each in a process of its own, so that a case that hangs can be ended with all that it
+started."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -13,14 +14,14 @@ from .adapter import Refused
 from .stage import Stage, Unsupported
 
 PASS, FAIL, UNSUPPORTED = "pass", "fail", "unsupported"
-#: How long a case that was told to end may take to tidy up.
+#: The time that a case gets to clean up.
 TIDY_SECONDS = 20.0
-#: How many times a run of CI repeats what has failed, at most.
+#: The most repetitions of failed cases in a run of CI.
 REPEATED_MOST = 3
 
 
 class Verdict:
-    """What became of a case."""
+    """The outcome of a case."""
 
     def __init__(self, word, reason="", notes=(), seconds=0.0):
         self.word, self.reason, self.notes, self.seconds = word, reason, list(notes), seconds
@@ -31,7 +32,8 @@ class TimeIsOver(BaseException):
 
 
 def run_all(cases, command, driver, jobs):
-    """Yields each case with its verdict, as they end; heavy and long ones begin first, so that none is left alone."""
+    """Yields each case with its verdict, as they end. Heavy and long ones begin first, so that none runs alone at the
+    end."""
     left = sorted(cases, key=lambda case: -case.weight)
     running = {}
     try:
@@ -93,7 +95,7 @@ def _be_a_case(case, command, driver, outlet):
     outlet.send(judge(case, command, driver))
     outlet.close()
     sys.stdout.flush()
-    # Threads of proxies may be left; the case is over.
+    # Threads of proxies may be left, but the case has ended.
     os._exit(0)
 
 
@@ -129,7 +131,7 @@ def judge(case, command, driver):
 
 
 def _where():
-    """The lines of the case in which it was."""
+    """Returns the lines of the case that were running."""
     frames = traceback.extract_tb(sys.exc_info()[2])
     lines = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}: {frame.line}" for frame in frames]
     return "\n".join(line for line in lines if not line.startswith(("runner.py", "adapter.py", "limits.py")))

@@ -35,7 +35,7 @@ def named_by_the_page():
 
 
 def judged(case, verdict):
-    """What is wrong with a verdict, or nothing."""
+    """Returns the fault of a verdict, or nothing."""
     if not isinstance(case, Broken):
         return "" if verdict.word == PASS else f"the reference: {case.name}: {verdict.word}: {verdict.reason}"
     point = BREAKS[case.broken][0]
@@ -48,7 +48,7 @@ def judged(case, verdict):
 
 
 def main():
-    """Runs all; 0 if the kit is right."""
+    """Runs all; returns 0 if the kit is right."""
     parser = argparse.ArgumentParser(prog="kit.selftest", description="Tests the conformance kit itself.")
     parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--only", choices=["reference", "breaks"])
@@ -61,7 +61,7 @@ def main():
     faults += [f"docs/internals/clients-and-kit.md names a case that is none: {name}" for name in named_by_the_page() - set(cases)]
     whole = [] if asked.only == "breaks" else list(cases.values())
     broken = [] if asked.only == "reference" else [Broken(name, cases[case]) for name, (_, case) in BREAKS.items()]
-    # Broken ones first: some fail only when their time is over.
+    # Broken ones first: some fail only at their time limit.
     wrong = {case: fault for case, verdict in run_all([*broken, *whole], command, None, asked.jobs) if (fault := judged(case, verdict))}
     if wrong and may_repeat(f"the reference: {', '.join(case.name for case in wrong)}"):
         print("\n".join(["repeated, one after the other:", *wrong.values()]), flush=True)

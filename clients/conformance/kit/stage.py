@@ -1,8 +1,8 @@
-"""What a case has: servers, proxies and adapters; and what it must leave behind: nothing.
+"""The stage of a case: servers, proxies and adapters. At the end, it checks that nothing is left.
 
     stage.single(waiting_connections=4)   a server, a door to it and an adapter that has opened it
-    stage.hold("k"), stage.give_up("k")   the kit itself takes a lock and gives it up
-    stage.note("median 0.6 ms")           is printed beside the verdict
+    stage.hold("k"), stage.give_up("k")   the kit itself acquires and releases a lock
+    stage.note("median 0.6 ms")           is printed with the verdict
 """
 
 import itertools
@@ -16,9 +16,9 @@ from harness.wire import Closed, ServerError
 from .adapter import SOON, Adapter
 from .proxy import Proxy
 
-#: How long the process of an adapter may take to begin: on a busy machine it once took more than 20 s.
+#: The time limit for an adapter's process to start: on a busy machine it once took more than 20 s.
 START = 50.0
-#: How long what was given up may take to be gone.
+#: The time limit for a released lock to be free.
 QUIET = 5.0
 #: A lease that does not end while a case runs.
 LONG_MS = 60_000
@@ -31,7 +31,7 @@ class Unsupported(Exception):
 
 
 class Stage:
-    """One case's."""
+    """The stage of one case."""
 
     def __init__(self, command, driver, case):
         self.command, self.driver, self.case = command, driver, case
@@ -39,12 +39,12 @@ class Stage:
         self.adapters, self.doors, self.servers, self.sentinels, self.notes = [], [], [], [], []
         #: The server on which the kit itself takes locks.
         self.server = None
-        #: Servers on which the end of the case finds nothing left; None: all that the case started.
+        #: Servers that are checked for leftovers at the end of the case; None: all that the case started.
         self.leaves = set()
         self.numbers = itertools.count(1)
         self.owners = {}
 
-    # What it has
+    # Its parts
 
     def start(self, *options, **more):
         """A server."""
@@ -54,7 +54,7 @@ class Stage:
         return server
 
     def door(self, server):
-        """A way to the server that can misbehave."""
+        """A route to the server that can fail."""
         self.doors.append(Proxy(server.port))
         return self.doors[-1]
 
@@ -81,13 +81,13 @@ class Stage:
         return f"h{next(self.numbers)}"
 
     def note(self, text):
-        """Notes a text, to be printed beside the verdict."""
+        """Records a text, which is printed with the verdict."""
         self.notes.append(text)
 
-    # What the kit itself does on the server
+    # Actions of the kit itself on the server
 
     def hold(self, name, *options, lease_ms=LONG_MS, owner=None):
-        """The kit takes the lock; returns the token."""
+        """Acquires a lock for the kit; returns the token."""
         owner = owner or f"kit:{uuid.uuid4()}"
         token = self.server.admin("LOCK.ACQUIRE", name, owner, "PX", lease_ms, *options)
         assert isinstance(token, int), f"{name} was not to be had"
@@ -95,19 +95,19 @@ class Stage:
         return token
 
     def give_up(self, name):
-        """The kit gives it up."""
+        """Releases the kit's lock."""
         assert self.server.admin("LOCK.RELEASE", name, self.owners.pop(name)) == 1, f"the kit lost {name}"
 
     def is_free(self, name):
-        """Whether nobody holds it and nobody waits for it."""
+        """True if the lock has neither holders nor waiters."""
         return self.server.admin("LOCK.INFO", name) is None
 
     def info(self, name):
-        """LOCK.INFO as a dictionary; {} if nobody holds it and nobody waits."""
+        """Returns LOCK.INFO as a dictionary; {} if the lock has neither holders nor waiters."""
         return as_dictionary(self.server.admin("LOCK.INFO", name, "FULL"))
 
     def waiters(self, name):
-        """How many wait for it."""
+        """Returns the number of waiters."""
         return self.info(name).get("waiters", 0)
 
     def waiting(self, name, number, limit=SOON):
@@ -115,12 +115,12 @@ class Stage:
         self.eventually(lambda: self.waiters(name) == number, f"{number} wait for {name}", limit)
 
     def lease_left_ms(self, name):
-        """What is left of the only hold's lease."""
+        """Returns the rest of the only hold's lease."""
         (holder,) = self.info(name)["holders"]
         return as_dictionary(holder)["lease-left-ms"]
 
     def eventually(self, condition, what, limit=SOON):
-        """Polls until it is so; ends early if an adapter has ended."""
+        """Polls until the condition holds; ends early if an adapter has ended."""
         def is_so():
             for adapter in self.adapters:
                 if adapter.fault is not None and not adapter.has_ended:
@@ -130,21 +130,21 @@ class Stage:
         return eventually(is_so, what, limit, pause=0.005)
 
     def stays(self, condition, what, seconds):
-        """Watches that it is so all the time."""
+        """Checks that the condition holds all the time."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             assert condition(), f"not all the time: {what}"
             time.sleep(0.02)
 
     def free_soon(self, *names, limit=QUIET):
-        """Waits until nobody holds them or waits for them."""
+        """Waits until they have neither holders nor waiters."""
         for name in names:
             eventually(lambda name=name: self.is_free(name), f"{name} is free, but {self.info(name)}", limit)
 
     # The end
 
     def check_end(self):
-        """Nothing is held, nobody waits; then the adapters end, and no connection is open."""
+        """Checks that there are neither holders nor waiters; then the adapters end, and no connection is open."""
         for door in self.doors:
             door.delay = None
             door.open()
@@ -169,7 +169,7 @@ class Stage:
             time.sleep(0.01)
 
     def clear(self):
-        """Ends all that is still there; the servers must not have broken."""
+        """Ends everything that is left. The servers must not have crashed."""
         for adapter in self.adapters:
             if adapter.process.poll() is None:
                 adapter.go_on()
@@ -185,7 +185,7 @@ def as_dictionary(reply):
 
 
 def left_on(server):
-    """What is held there, and who waits; "" if nothing and nobody."""
+    """Returns the server's holders and waiters; "" if there are none."""
     try:
         info = server.info("redislock")
     except (Closed, OSError):

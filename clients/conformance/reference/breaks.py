@@ -1,6 +1,6 @@
-"""What a client can do wrong, one at a time: the kit must fail each at the case meant for it.
+"""The faults that a client can have, one at a time: the kit must fail each at the case meant for it.
 
-REDISLOCK_BREAK=NAME switches one on. `is_broken(NAME)` stands in the reference where the wrong thing is done.
+REDISLOCK_BREAK=NAME switches one on. The reference calls `is_broken(NAME)` at the place of the fault.
 """
 
 import os
@@ -84,6 +84,6 @@ assert not _CHOSEN or _CHOSEN in BREAKS, f"no such break: {_CHOSEN}"
 
 
 def is_broken(name):
-    """Whether this is to be done wrong."""
+    """Returns whether this fault is switched on."""
     assert name in BREAKS, name
     return name == _CHOSEN

@@ -1,4 +1,4 @@
-"""A client that is right, and no more than that: what stands in docs/internals/clients-and-kit.md, over redis-py's connections."""
+"""A correct, minimal client: it implements docs/internals/clients-and-kit.md over redis-py's connections."""
 
 import asyncio
 import contextvars
@@ -22,41 +22,41 @@ from servers import (
     AGAIN, BROKEN, LOG, LONGEST_PAUSE, MARGIN, PATIENCE, PAUSE, SILENCE, Pushes, Servers, is_elsewhere,
 )  # fmt: skip
 
-#: What a server's clock may be faster by, of a lease, and a little for what the two round.
+#: The share of a lease by which a server's clock may be faster, and an allowance for rounding.
 DRIFT, ROUNDING = 0.01, 0.002
-#: How often the first in the process's own line asks, and how long the server keeps its place.
+#: The polling interval of the process's first waiter, and the time for which the server keeps its position.
 ASK_EVERY, KEEP_MS = 0.2, 2000
-#: When the log says first that an acquire waits, and how often a wait is asked about over another connection.
+#: The time after which a waiting acquire is first logged, and the interval of queries over another connection.
 LONG_WAIT, PROBE_EVERY = 30.0, 3.0
-#: How long a close waits for releases, and then for what else is on its way.
+#: The time that a close waits for releases, and then for other requests in flight.
 CLOSES_IN = 2.0
-#: And for blocks that work under a lock.
+#: The time that it waits for blocks that work under a lock.
 BODIES_END_IN = 5.0
-#: What is left of a lease whose waiter dies between the grant and the reply.
+#: The rest of a lease if the waiter dies between the grant and the reply.
 EPHEMERAL_MS = 0
-#: A token that no hold has: a release with it ends a wait alone.
+#: A token that no hold ever has. A release with it ends only a wait.
 NOBODYS = 1
-#: Refusals that say for sure that nothing was granted.
+#: Refusals that prove that nothing was granted.
 NOT_GRANTED = ("LOCKHELD", "LOCKKIND", "LOCKQUEUE", "DEADLOCK")
 
 
 def check_owner(owner):
-    """Refuses the owner by which the server makes one of its own, at each repetition another one."""
+    """Refuses the owner for which the server generates one, a new one at each repetition."""
     if owner == "*" and not is_broken("takes-the-owner-that-means-anybody"):
         raise Other("the owner must not be *")
 
 
-#: The names that blocks above in the same task hold.
+#: The names that enclosing blocks of the same task hold.
 INSIDE = contextvars.ContextVar("INSIDE", default=frozenset())
 
 
 def new_owner(label=None):
-    """An owner that nobody had before."""
+    """Returns a new, unique owner."""
     return f"{label or f'{socket.gethostname()}:{os.getpid()}'}:{uuid.uuid4()}"
 
 
 class Hold:
-    """Locks that were taken together; one, mostly."""
+    """Locks that were acquired together; usually one."""
 
     def __init__(self, locks, names, owner, options):
         self.locks, self.names, self.owner = locks, names, owner
@@ -64,20 +64,20 @@ class Hold:
         self.lease = options.get("lease_ms") or locks.lease_ms
         self.renews = options.get("renew", True)
         self.longest = options.get("longest")
-        #: How long the lock stays taken from its grant at least, and until when it does.
+        #: The shortest time for which the lock stays taken after its grant, and the time until which it does.
         self.min_hold, self.parked_until = options.get("min_hold_ms") or 0, 0.0
-        #: Whether a renewal went unanswered, which may come late; and one renewal at a time.
+        #: True if an unanswered renewal may arrive late; and a lock that allows one renewal at a time.
         self.is_doubtful, self.renewing, self.has_body = False, asyncio.Lock(), False
         self.token, self.until, self.began, self.lost = None, 0.0, 0.0, None
         self.asked = time.monotonic()
-        #: How many renewals have failed one after the other, and what the last one failed by.
+        #: The number of consecutive failed renewals, and the error of the last one.
         self.failures, self.cause = 0, None
-        #: Whether the owner may hold something already, and whether it was told that it has got nothing.
+        #: True if the owner may already hold something; true if it was refused.
         self.is_named, self.got_nothing = False, False
         self.pid, self.next_renewal, self.told = os.getpid(), math.inf, None
 
     def counts_from(self, sent):
-        """A grant or a renewal that was sent then is for a lease from then."""
+        """Starts a lease with a grant or a renewal that was sent then."""
         if is_broken("deadline-from-the-reply"):
             sent = time.monotonic()
         seconds = self.asks_ms() / 1000
@@ -85,20 +85,20 @@ class Hold:
         self.next_renewal = sent + seconds / 3 if self.renews and not is_broken("no-renewal") else math.inf
 
     def parked_ms(self):
-        """For how long the lock stays taken, whatever becomes of the hold."""
+        """Returns the time for which the lock stays taken, whatever happens to the hold."""
         left = self.min_hold if self.token is None else 1000 * (self.parked_until - time.monotonic())
         return 0 if is_broken("a-least-hold-without-a-server") else max(0, math.ceil(left))
 
     def asks_ms(self):
-        """The lease that a request asks for now."""
+        """Returns the lease that a request asks for now."""
         return max(self.lease, self.parked_ms())
 
     def remaining_ms(self):
-        """How long it is sure to last, whether or not that is over."""
+        """Returns how long it certainly lasts; negative if it has ended."""
         return int(1000 * (self.until - time.monotonic()))
 
     def left_ms(self):
-        """How many milliseconds it is sure to last; raises LockLost if it is over."""
+        """Returns the milliseconds that it certainly lasts; raises LockLost if it has ended."""
         if self.pid != os.getpid():
             raise LockLost("a child has no holds")
         if self.lost is None and time.monotonic() >= self.until and not is_broken("no-deadline"):
@@ -131,13 +131,13 @@ class Locks:
         self.changed, self.scheduler = asyncio.Event(), None
         self.keeps = []
         if is_broken("keeps-a-kilobyte"):
-            # Of these the last stays: what is freed before it stays with the process, and hides what is kept later.
+            # Only the last stays allocated: memory freed before it stays with the process, and hides later leaks.
             self.keeps = [bytearray(1024) for _ in range(16_000)][-1:]
 
-    # Taking
+    # Acquiring
 
     async def acquire(self, names, wait_ms=None, owner=None, **options):
-        """Takes them; LockTimeout if they are not to be had in time."""
+        """Acquires them; LockTimeout if they are not granted in time."""
         check_owner(owner)
         names = [self.key(name, number) for number, name in enumerate(names)]
         if not INSIDE.get().isdisjoint(names) and not is_broken("waits-for-itself"):
@@ -156,7 +156,7 @@ class Locks:
         return self._keep(hold)
 
     def key(self, name, number=0):
-        """The name that the server has."""
+        """Returns the name on the server."""
         return name if number and is_broken("a-prefix-for-the-first-name") else self.prefix + name
 
     def _begin(self):
@@ -172,7 +172,7 @@ class Locks:
         return hold
 
     async def _try(self, names, owner, options, until, wait_ms):
-        """A hold. A grant that came too late is given up, and asked for again while there is time to wait."""
+        """Returns a hold. A grant that came too late is released, and requested again while there is time to wait."""
         while True:
             hold = Hold(self, names, owner or new_owner(self.label), options)
             hold.is_named = owner is not None
@@ -203,7 +203,7 @@ class Locks:
             pass  # it goes on in the background; the answer does not wait for it
 
     async def _report(self, names):
-        """Says in the log that an acquire waits for long, and for whom."""
+        """Logs that an acquire waits for long, and who holds the lock."""
         seconds = waited = LONG_WAIT
         while not is_broken("waits-without-a-word"):
             await asyncio.sleep(seconds)
@@ -217,7 +217,7 @@ class Locks:
 
     async def _take(self, hold, until, wait_ms):
         gate = self.gates.setdefault(hold.names[0], asyncio.Lock())
-        # First come, first served: a request that comes later stands behind the gate until this one's request is sent.
+        # First come, first served: a later request waits at the gate until this one's request is sent.
         if is_broken("last-come-first"):
             await asyncio.sleep(random.uniform(0, 0.2))
         if wait_ms == 0 and gate.locked():
@@ -255,14 +255,14 @@ class Locks:
             line = await self._wait(hold, until, line)
             if is_broken("counts-from-before-the-wait") and len(hold.names) > 1:
                 return hold.counts_from(began)
-            # The connection that waited stays open until then: the hold is tied to it.
+            # The waiting connection stays open until then: the hold is tied to it.
             await self._count_anew(hold, until)
         finally:
             await self.servers.discard(line)
             (self.servers.slots if is_broken("waits-in-the-pool") else self.servers.waiting).release()
 
     async def _ask_at_once(self, hold, until):
-        """The token, or None; each attempt with the same owner."""
+        """Returns the token, or None; each attempt has the same owner."""
         if is_broken("unconfirmed-is-held"):
             try:
                 return await self.servers.ask(hold.names[0], *hold.words("ACQUIRE"), until=until)
@@ -280,7 +280,8 @@ class Locks:
         raise ConnectionFailed("no server")
 
     async def _stand_in_line(self, hold, until):
-        """Waits until a connection is free to wait. Others may wait on all of them in vain, so it asks meanwhile."""
+        """Waits until a connection is free for the wait. Other waits may block all of them in vain, so it asks
+        meanwhile."""
         if is_broken("waits-in-the-pool"):
             return 0, await self.servers.slots.acquire() and None
         while True:
@@ -299,7 +300,7 @@ class Locks:
                 return sent, reply
 
     async def _begin_to_wait(self, hold, until):
-        """Sends the request that waits; None if no connection could be made, which is tried again later."""
+        """Sends the waiting request; returns None if no connection could be made, which is retried later."""
         line = None
         try:
             line = await self.servers.new_line(hold.names[0])
@@ -318,7 +319,7 @@ class Locks:
             raise
 
     async def _wait(self, hold, until, line):
-        """Reads the reply; a connection that is lost begins anew with the time that is left."""
+        """Reads the reply. If the connection is lost, it starts again with the time that is left."""
         began, whole, pause = time.monotonic(), until - time.monotonic(), PAUSE
         while True:
             try:
@@ -329,7 +330,7 @@ class Locks:
                     return line
                 hold.got_nothing = hold.got_nothing or line is not None
             except asyncio.CancelledError:
-                # The connection is closed now, which ends what was granted over it.
+                # The connection is closed now, which ends a grant over it.
                 hold.got_nothing = len(hold.names) == 1
                 raise
             except (*BROKEN, redis.RedisError) as error:
@@ -352,7 +353,10 @@ class Locks:
             line = await self._begin_to_wait(hold, until)
 
     async def _read(self, hold, until, line):
-        """The reply to a request that waits. Meanwhile it asks over another connection whether that was granted."""
+        """Returns the reply to a waiting request.
+
+        Meanwhile it asks over another connection whether that was granted.
+        """
         reading = asyncio.create_task(line.read(until - time.monotonic() + MARGIN))
         try:
             while not (await asyncio.wait([reading], timeout=PROBE_EVERY))[0] and not is_broken("a-wait-is-not-probed"):
@@ -360,8 +364,8 @@ class Locks:
                     raise ConnectionFailed(f"{hold.names}: no reply in {SILENCE:.0f} s")
                 if self.servers.is_in_vain(until, hold.asked):
                     raise self.servers.gives_up(hold.names[0])
-                # The reply may be on its way. If it is not, the connection is dead. The request that was sent there may
-                # yet come to the server, and tie the hold to that connection: so another owner has to ask.
+                # The reply may be in flight. If it is not, the connection is dead. The request that was sent there may
+                # still reach the server, and tie the hold to that connection: so another owner must ask.
                 if await self._is_granted(hold) and not (await asyncio.wait([reading], timeout=MARGIN))[0]:
                     raise LockLost(f"{hold.names}: the grant was not answered")
             return await reading
@@ -376,7 +380,8 @@ class Locks:
             return False
 
     async def _count_anew(self, hold, until):
-        """After a wait: asks again over the main connections, which renews it and unties it from the other."""
+        """After a wait: asks again over the main connections, which renews the hold and detaches it from the other
+        connection."""
         sent = time.monotonic()
         if is_broken("stays-ephemeral"):
             await self.servers.ask(hold.names[0], "LOCK.RENEW", hold.names[0], hold.owner, "PX", hold.lease)
@@ -402,7 +407,7 @@ class Locks:
     # Keeping
 
     async def _schedule(self):
-        """Renews what is due, and loses what is over: one task for all holds."""
+        """Renews the holds that are due, and ends those that have expired: one task for all holds."""
         while True:
             now, due = time.monotonic(), math.inf
             self.changed.clear()
@@ -445,7 +450,7 @@ class Locks:
             self._renewed(hold)
 
     def _renewal_failed(self, hold, text):
-        """Notes why; the first failure of an outage is logged."""
+        """Records the reason. The first failure of an outage is logged."""
         hold.failures, hold.cause, hold.is_doubtful = hold.failures + 1, text, True
         if hold.failures == 1 and not is_broken("fails-to-renew-without-a-word"):
             LOG.warning("could not renew %s: %s", ", ".join(hold.names), text)
@@ -456,7 +461,7 @@ class Locks:
         hold.failures, hold.cause = 0, None
 
     async def _follow(self, hold):
-        """Has the server tell of changes of it; a change was told, or may have been missed."""
+        """Subscribes to its changes; a change was reported, or may have been missed."""
         if is_broken("no-push"):
             return
         for name in hold.names:
@@ -484,7 +489,7 @@ class Locks:
             await self._follow(hold)
 
     def lose(self, hold, reason):
-        """Tells once that it is lost."""
+        """Reports the loss, once."""
         if hold in self.holds or (is_broken("told-twice") and hold.lost):
             self.holds.discard(hold)
             self.counts["losses"] += 1
@@ -497,10 +502,10 @@ class Locks:
                 if is_broken("told-twice"):
                     hold.told(hold, reason)
 
-    # Giving up
+    # Releasing
 
     async def release(self, hold):
-        """Gives it up."""
+        """Releases it."""
         if hold.pid != os.getpid() and not is_broken("child-releases"):
             raise LockLost("a child has no holds")
         if hold.lost is not None:
@@ -531,10 +536,10 @@ class Locks:
             else:
                 await self.servers.ask(name, "LOCK.RELEASE", name, hold.owner, *which)
 
-    # Handing on
+    # Detaching
 
     async def detach(self, hold, lease_ms=None):
-        """Renews it once more, and ends it here. Returns a ticket with which another process goes on."""
+        """Renews it once more, and ends it here. Returns a ticket with which another process adopts it."""
         hold.left_ms()
         async with hold.renewing:
             hold.lease = lease_ms or hold.lease
@@ -550,7 +555,7 @@ class Locks:
         return json.dumps({"names": names, "kind": kind, "limit": hold.limit, "owner": hold.owner, "token": hold.token})
 
     async def adopt(self, ticket, lease_ms=None):
-        """Goes on with a hold that another process has detached."""
+        """Adopts a hold that another process has detached."""
         told = json.loads(ticket)
         options = {"kind": told["kind"], "limit": told["limit"], "lease_ms": lease_ms}
         hold = Hold(self, [self.key(name) for name in told["names"]], told["owner"], options)
@@ -564,7 +569,7 @@ class Locks:
         return self._keep(hold)
 
     async def _shielded(self, work):
-        """Does it to its end, though the task is cancelled."""
+        """Completes the work, even if the task is cancelled."""
         await asyncio.shield(self._background(work))
 
     def _background(self, work):
@@ -577,7 +582,7 @@ class Locks:
         self.tasks.discard(task)
         task.cancelled() or task.exception()  # what awaits it is told; in the background the deadline tells
 
-    # Beside
+    # Queries
 
     async def fence(self, name, token):
         """Fenced if the token is not that of a live hold."""
@@ -618,7 +623,7 @@ class Locks:
         return [row[0] for row in rows if row[1] == "held"]
 
     async def close(self):
-        """Gives up all, and closes all connections."""
+        """Releases all, and closes all connections."""
         if self.scheduler is not None:
             self.scheduler.cancel()
         if self.bodies and not is_broken("closes-under-a-body"):
@@ -632,7 +637,7 @@ class Locks:
             for release in releases:
                 await asyncio.wait([asyncio.create_task(release)], timeout=CLOSES_IN)
         elif releases:
-            # What is not answered in time is ended by the lease.
+            # A lock whose release is not answered in time ends with its lease.
             await asyncio.wait(list(map(self._background, releases)), timeout=CLOSES_IN)
         if self.tasks:
             await asyncio.wait(list(self.tasks), timeout=CLOSES_IN)

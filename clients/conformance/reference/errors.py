@@ -1,4 +1,4 @@
-"""Errors that one can tell apart."""
+"""Distinguishable errors."""
 
 import re
 
@@ -6,7 +6,7 @@ from breaks import is_broken
 
 
 class LockError(Exception):
-    """Any of them; `more` goes beside the kind."""
+    """Any of them; `more` is sent with the kind."""
 
     def __init__(self, message="", **more):
         super().__init__(message)
@@ -14,11 +14,11 @@ class LockError(Exception):
 
 
 class LockTimeout(LockError):
-    """It was not to be had in time."""
+    """It was not granted in time."""
 
 
 class LockLost(LockError):
-    """It is held no more."""
+    """The hold has ended."""
 
 
 class Deadlock(LockError):
@@ -76,7 +76,7 @@ CODE_OF = {
 
 
 def said_by(error):
-    """What the server said, or what failed, as text that begins with the server's code."""
+    """Returns the server's message, or the failure, as text that begins with the server's code."""
     name = type(error).__name__
     text = str(error) or name
     if name in CODE_OF and not text.startswith(CODE_OF[name]):
@@ -85,7 +85,7 @@ def said_by(error):
 
 
 def translated(error):
-    """The error of a driver as one of these."""
+    """Translates an error of the driver to one of these."""
     text = str(error)
     code = text.partition(" ")[0]
     if is_broken("one-kind-of-error"):

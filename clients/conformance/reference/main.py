@@ -23,15 +23,15 @@ FEATURES = [
 
 
 class BodyRaised(Exception):
-    """What a body raises."""
+    """The error that a body raises."""
 
 
 class LoginFailed(Exception):
-    """What a provider of credentials raises."""
+    """The error that a provider of credentials raises."""
 
 
 class Login(redis.CredentialProvider):
-    """Gives the password of `login`, and fails at the calls that it names."""
+    """Returns the password of `login`, and fails at the calls that it names."""
 
     def __init__(self, login):
         self.password, self.fails, self.calls = login["password"], login["fails"], 0
@@ -45,7 +45,7 @@ class Login(redis.CredentialProvider):
 
 
 class LogEvents(logging.Handler):
-    """Tells of what is logged."""
+    """Reports log lines."""
 
     def __init__(self, write):
         super().__init__(logging.INFO)
@@ -61,9 +61,9 @@ class Adapter:
 
     def __init__(self):
         self.locks, self.holds, self.requests, self.leaders = None, {}, {}, {}
-        #: The last hold of each lock object. It has none: each request is for itself.
+        #: The last hold of each lock object. It has no lock objects: each request stands alone.
         self.objects, self.client = {}, None
-        #: Requests whose body works on, whatever it is told.
+        #: Requests whose body continues, whatever happens.
         self.stubborn = set()
         log = logging.getLogger("reference")
         log.setLevel(logging.INFO)
@@ -80,7 +80,7 @@ class Adapter:
         self.requests[message["id"]] = task
 
     async def answer(self, message):
-        """Does what is asked and says what came of it."""
+        """Executes a request and reports the outcome."""
         number = message["id"]
         try:
             ok = await getattr(self, "do_" + message["op"])(message)
@@ -122,13 +122,13 @@ class Adapter:
         return hold
 
     def lost(self, hold, reason):
-        """Tells of a loss."""
+        """Reports a loss."""
         if hold.id is not None:
             cause = {"cause": hold.cause} if hold.cause and not is_broken("a-loss-without-a-cause") else {}
             self.write(event="lost", hold=hold.id, reason=reason, **cause)
 
     async def do_acquire(self, message):
-        """Takes it."""
+        """Acquires it."""
         return self.keep(message, await self.acquired(message))
 
     def keep(self, message, hold):
@@ -137,7 +137,7 @@ class Adapter:
         return {"token": hold.token, "remaining_ms": hold.remaining_ms(), "owner": hold.owner}
 
     async def do_try(self, message):
-        """Takes it if it is free."""
+        """Acquires it if it is free."""
         try:
             return await self.do_acquire({**message, "wait_ms": 0})
         except LockError as error:
@@ -154,11 +154,11 @@ class Adapter:
         return {"version": await self.locks.ping()}
 
     async def do_detach(self, message):
-        """Hands it on."""
+        """Detaches it."""
         return {"ticket": await self.locks.detach(self.holds[message["hold"]], message.get("lease_ms"))}
 
     async def do_adopt(self, message):
-        """Goes on with it."""
+        """Adopts it."""
         hold = await self.locks.adopt(message["ticket"], message.get("lease_ms"))
         hold.id, hold.told = message["hold"], self.lost
         return self.keep(message, hold)
@@ -168,7 +168,7 @@ class Adapter:
         return {"remaining_ms": self.holds[message["hold"]].left_ms()}
 
     async def do_release(self, message):
-        """Gives it up."""
+        """Releases it."""
         await self.locks.release(self.holds.pop(message["hold"]))
 
     async def do_run(self, message):
@@ -184,7 +184,7 @@ class Adapter:
             self.locks.bodies -= 1
 
     async def worked(self, message, hold):
-        """Does the work of a block, and gives its lock up."""
+        """Does the work of a block, and releases its lock."""
         nested = {"nested": await self.nested(message)} if "nested" in message else {}
         body = asyncio.create_task(self.body(message))
         hold.told = lambda hold, reason: body.cancel()
@@ -211,7 +211,7 @@ class Adapter:
         return {"token": hold.token, "body": "raised" if raised else "finished", **nested}
 
     async def nested(self, message):
-        """What comes of it where the body asks for what its block holds."""
+        """Returns the outcome if the body acquires the block's lock."""
         try:
             await self.locks.acquire([message["name"]], wait_ms=300, kind=message["nested"])
         except LockError as error:
@@ -219,7 +219,7 @@ class Adapter:
         return "ok"
 
     async def body(self, message):
-        """What is done with the lock."""
+        """The body's work under the lock."""
         if message.get("stubborn"):
             self.write(event="begun", hold=message["hold"])
         loop = asyncio.get_running_loop()
@@ -234,7 +234,7 @@ class Adapter:
             raise BodyRaised
 
     async def do_cycle(self, message):
-        """Takes and gives up, again and again."""
+        """Acquires and releases, again and again."""
         for _ in range(message["times"]):
             await self.locks.release(await self.acquired(message))
         return {"times": message["times"]}
@@ -250,7 +250,7 @@ class Adapter:
         await self.locks.fence(message["name"], message["token"])
 
     async def do_held(self, message):
-        """What an owner holds."""
+        """Returns the locks of an owner."""
         return {"names": await self.locks.held(message["owner"])}
 
     async def do_lead(self, message):
@@ -275,13 +275,13 @@ class Adapter:
             self.write(event="deposed", leader=name, reason=reason)
 
     async def do_resign(self, message):
-        """Stands no more."""
+        """Ends the candidacy."""
         task = self.leaders.pop(message["leader"])
         task.cancel()
         await asyncio.wait([task])
 
     async def do_fork(self, message):
-        """A child tries to use and to give up the hold."""
+        """Lets a child try to use and release the hold."""
         hold = self.holds[message["hold"]]
         child = os.fork()
         if child == 0:
@@ -311,7 +311,7 @@ class Adapter:
         return {name: 0 if is_broken("counts-nothing") else self.locks.counts[name] for name in names}
 
     async def do_threads(self, message):
-        """What the process uses. What it has freed goes back to the system first."""
+        """Returns the resources of the process, after freed memory was returned to the system."""
         ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/statm", encoding="ascii") as statm:
             pages = int(statm.read().split()[1])
@@ -328,7 +328,7 @@ class Adapter:
         await self.close(besides=message["id"])
 
     async def close(self, besides=None):
-        """Ends what runs, then the locks."""
+        """Ends all running requests, then the locks."""
         spared = {besides, *self.stubborn}
         tasks = [task for number, task in self.requests.items() if number not in spared] + list(self.leaders.values())
         for task in tasks:

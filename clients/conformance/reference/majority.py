@@ -11,9 +11,9 @@ from client import Hold, Locks, check_owner, new_owner
 from errors import ConnectionFailed, LockError, LockTimeout, Other
 from servers import SILENCE
 
-#: How long one server may take to answer.
+#: The time limit of one server's answer.
 EACH = 0.4
-#: Between two attempts, at most.
+#: The longest pause between two attempts.
 BACK_OFF = 0.2
 
 
@@ -28,7 +28,7 @@ class Majority(Locks):
         self.are_two = set()
 
     async def acquire(self, names, wait_ms=None, owner=None, **options):
-        """Attempts until it is had, or the time is over."""
+        """Tries until the lock is acquired, or the time is up."""
         check_owner(owner)
         if self.scheduler is None:
             self.scheduler = asyncio.create_task(self._schedule())
@@ -72,7 +72,7 @@ class Majority(Locks):
                 if time.monotonic() < hold.until:
                     hold.token = highest
                 return hold.token is not None
-            # Its clock may be so far ahead that the others refuse the token: then without it.
+            # A server's clock may be so far ahead that the others refuse its token. Then that server is left out.
             granted = {node: token for node, token in granted.items() if token < highest}
         return False
 
@@ -81,7 +81,7 @@ class Majority(Locks):
         node, twin = pair
         if pair in self.are_two or granted[node] != granted[twin] or is_broken("counts-a-server-twice"):
             return
-        # Two servers may give equal tokens, too. Only the same one knows under the other address that it was raised.
+        # Two servers may return equal tokens, too. Only the same one knows under the other address that it was raised.
         raised = granted[node] + 1
         words = ("LOCK.RENEW", hold.names[0], hold.owner, "PX", hold.lease, "RAISE", raised)
         if await self._count([node], *words) == 1:
@@ -106,7 +106,7 @@ class Majority(Locks):
             self._renewal_failed(hold, f"of {len(self.nodes)} servers too few have answered: {list(replies.values())}")
 
     async def _follow(self, hold):
-        """Renewals tell."""
+        """Renewals detect losses."""
 
     async def _give_up(self, hold):
         await self._each(self.nodes, "LOCK.RELEASE", hold.names[0], hold.owner)
@@ -115,7 +115,7 @@ class Majority(Locks):
         return list((await self._each(nodes, *words)).values()).count(1)
 
     async def _each(self, nodes, *words):
-        """What each answers in time, or its error."""
+        """Returns each server's answer in time, or its error."""
         until = time.monotonic() + EACH
         async def ask(node):
             async with asyncio.timeout(2 * EACH):
@@ -127,7 +127,7 @@ class Majority(Locks):
         return dict(zip(nodes, replies))
 
     async def close(self):
-        """Gives up all, and closes all connections."""
+        """Releases all, and closes all connections."""
         if is_broken("closes-and-keeps"):
             self.holds.clear()
         await super().close()

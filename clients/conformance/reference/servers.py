@@ -1,4 +1,4 @@
-"""Connections to servers: a few for all that is answered at once, some to wait on, and one that hears pushes."""
+"""Connections to servers: a few for requests that are answered at once, some for waits, and one for pushes."""
 
 import asyncio
 import contextlib
@@ -14,36 +14,39 @@ from redis.asyncio.sentinel import Sentinel
 from breaks import is_broken
 from errors import ConnectionFailed, ELSEWHERE, said_by, translated
 
-#: How long an answer may take that the server gives at once.
+#: The time limit of an answer that the server gives at once.
 PATIENCE = 2.0
-#: How much longer than the wait a waiting connection is read: the server ends the wait itself.
+#: The extra time for which a waiting connection is read: the server ends the wait itself.
 MARGIN = 1.0
 #: Between two attempts to reach a server: the first pause, and the longest.
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
-#: How soon a hold is followed again that a server could not tell of.
+#: The pause before a hold is followed again, if a server could not report on it.
 AGAIN = 0.5
-#: How long a request that has no time of its own is tried.
+#: The time for which a request without a limit of its own is retried.
 TRIES_FOR = 5.0
-#: How long no server may have answered at all, for a request that may wait without end.
+#: The time without any answer after which an unlimited wait fails.
 SILENCE = 10.0
 LOG = logging.getLogger("reference")
 BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, asyncio.IncompleteReadError)
 
 
 def is_elsewhere(error):
-    """Whether another server has to be asked, or the same one later."""
+    """Returns whether another server must be asked, or the same one later."""
     if is_broken("unconfirmed-is-asked-again") and str(error).startswith("NOREPLICAS"):
         return True
     return isinstance(error, BROKEN) or is_refusal(error)
 
 
 def is_refusal(error):
-    """Whether a server has answered that it is not, or not now, the one to ask."""
+    """Returns whether a server has answered that it is not the right one, or not now."""
     return said_by(error).startswith(ELSEWHERE)
 
 
 class Client:
-    """What the user gives to the library: it knows how to connect and to log in, and the user may close it."""
+    """The client that the user passes to the library.
+
+    It knows how to connect and to log in, and the user may close it.
+    """
 
     def __init__(self, login=None):
         self.login, self.is_closed = login, False
@@ -79,12 +82,12 @@ class Line:
         """Sends a command."""
         await self.connect()
         await self.raw.send_command(*words)
-        # The driver sends by wait_for, which before Python 3.12 can forget a cancellation that comes just then.
+        # The driver sends by wait_for, which before Python 3.12 can forget a cancellation that arrives just then.
         if asyncio.current_task().cancelling():
             raise asyncio.CancelledError
 
     async def read(self, seconds, push=False):
-        """The reply, or a push; BROKEN if it does not come in time."""
+        """Returns the reply, or a push; raises BROKEN if it does not arrive in time."""
         try:
             async with asyncio.timeout(None if seconds == math.inf else seconds):
                 return await self.raw.read_response(timeout=math.inf, push_request=push)
@@ -107,11 +110,11 @@ class Servers:
         self.cluster = self.found = self.known = None
         self.idle, self.lines = [], set()
         self.closed = self.was_lost = False
-        #: When a server answered anything for the last time; by name, what one refuses for now.
+        #: The time of a server's last answer, and, by name, the current refusals.
         self.heard, self.refusals, self.failure = time.monotonic(), {}, "no server was asked"
 
     async def address(self, name):
-        """The server that is to be asked about this lock."""
+        """Returns the server to ask about this lock."""
         if self.mode == "sentinel":
             return await self._primary()
         if self.mode == "cluster":
@@ -141,11 +144,11 @@ class Servers:
         await self.cluster.initialize()
 
     def has_no_other(self, error):
-        """Whether a node of a cluster names another one to a client that knows but this one."""
+        """Returns whether a node of a cluster redirects a client that knows only this one."""
         return self.mode not in ("cluster", "sentinel") and isinstance(error, redis.exceptions.MovedError)
 
     async def failed(self, error, name, line):
-        """What failed, as text. The next request looks up again which server is where, over new connections."""
+        """Returns the failure, as text. The next request looks up the servers again, over new connections."""
         text = said_by(error) + (f" ({line.address[0]}:{line.address[1]})" if line is not None else "")
         if not is_refusal(error):
             self.was_lost, self.failure = True, text
@@ -161,7 +164,7 @@ class Servers:
         return text
 
     def answered(self, name, line):
-        """Notes that a server has answered as it should."""
+        """Records that a server has answered as expected."""
         self.heard = time.monotonic()
         self.refusals.pop(name, None)
         if self.was_lost and not is_broken("reconnects-without-a-word"):
@@ -169,18 +172,18 @@ class Servers:
         self.was_lost = False
 
     def is_in_vain(self, until, since):
-        """Whether to ask no more for what was asked for since then, though there may be time left."""
+        """Returns whether to stop retrying a request, though there may be time left."""
         silence = time.monotonic() - max(since, self.heard)
         is_silent = until == math.inf and silence > SILENCE and not is_broken("waits-without-a-server")
         is_closed = self.client.is_closed and not is_broken("waits-for-a-closed-client")
         return self.closed or is_closed or is_silent
 
     def gives_up(self, name):
-        """The error for it. What a server did answer says more than that none answers now."""
+        """Returns the error for it. A server's answer says more than that none answers now."""
         return ConnectionFailed(f"{name}: {self.refusals.pop(name, self.failure)}")
 
     async def moved(self):
-        """Makes the next request look up which server is where; idle connections may be to a server that is gone."""
+        """Makes the next request look up the servers again; idle connections may lead to a dead server."""
         if not is_broken("old-primary"):
             self.found = None
         idle, self.idle = self.idle, []
@@ -191,7 +194,8 @@ class Servers:
             await cluster.aclose()
 
     async def ask(self, name, *words, until=None, since=None, told=None):
-        """The reply to a request that is answered at once; tried until that time, on whichever server has the lock."""
+        """Returns the reply to a request that is answered at once; retried until that time, on the lock's current
+        server."""
         since, pause = since or time.monotonic(), PAUSE
         until = until or time.monotonic() + TRIES_FOR
         while True:
@@ -237,7 +241,7 @@ class Servers:
             self.slots.release()
 
     async def _exchange(self, line, words, patience):
-        """A request that is on its way is not cancelled: it would be done after the release that follows."""
+        """A request in flight is not cancelled: it would be executed after the release that follows."""
         async def exchange():
             await line.send(*words)
             return await line.read(patience)
@@ -251,7 +255,7 @@ class Servers:
             raise
 
     async def free_line(self, name):
-        """A connection to the lock's server, from those that are idle."""
+        """Takes an idle connection to the lock's server."""
         address = await self.address(name)
         line = next((each for each in self.idle if each.address == address), None)
         if line is not None:
@@ -265,7 +269,7 @@ class Servers:
         return line
 
     async def discard(self, line):
-        """Closes what is not to be used again."""
+        """Closes a connection that must not be reused."""
         if line is not None:
             self.lines.discard(line)
             await line.close()
@@ -279,7 +283,7 @@ class Servers:
 
 
 class Pushes:
-    """Asks about holds on a connection that the server tells when one of them changes."""
+    """Asks about holds on a connection over which the server reports their changes."""
 
     def __init__(self, client, address, changed):
         self.client, self.address, self.changed = client, address, changed
@@ -287,7 +291,7 @@ class Pushes:
         self.guard = asyncio.Lock()
 
     async def is_live(self, name, token):
-        """Whether the token is live; from now on a change is told. None: nobody can say."""
+        """Returns whether the token is live, and subscribes to changes. None: unknown."""
         try:
             async with self.guard:
                 line = self.line = self.line or await self._open()
@@ -346,7 +350,10 @@ class Pushes:
             await line.close()
 
     def _drop(self, line, again=PAUSE):
-        """Uses this connection no more. What was followed on it is followed anew: nobody knows what was missed."""
+        """Stops using this connection.
+
+        Its holds are followed again on another one, since changes may have been missed.
+        """
         if line is None or line is not self.line:
             return
         self.line, replies, self.replies = None, self.replies, []
@@ -364,7 +371,7 @@ class Pushes:
 
 
 async def as_it_is(message):
-    """What is done with an invalidation: the reader gets it."""
+    """Passes an invalidation to the reader unchanged."""
     return message
 
 

@@ -1,4 +1,4 @@
-"""The cases: functions of a stage, each with a name, the points that it is for and the features that it needs."""
+"""The cases: functions of a stage, each with a name, the points that it covers and the features that it needs."""
 
 import importlib
 
@@ -12,18 +12,18 @@ MODULES = (
 
 
 class Case:
-    """What is known of a case before it runs."""
+    """The data of a case before it runs."""
 
     def __init__(self, story, points, needs, seconds, weight):
         self.story, self.points, self.needs, self.seconds, self.weight = story, points, needs, seconds, weight
         self.name = story.__name__.replace("_", "-")
         self.title = story.__doc__.strip().splitlines()[0]
-        #: What the adapter's process is told beside: REDISLOCK_BREAK, of the kit's own tests.
+        #: Additional environment of the adapter's process: REDISLOCK_BREAK, in the kit's own tests.
         self.environment = {}
 
 
 def case(*points, needs=(), seconds=60, weight=1):
-    """Makes a function a case: for these points, ended after `seconds` seconds; heavy and long cases begin first."""
+    """Makes a function a case: for these points, with this time limit in seconds. Heavy and long cases begin first."""
     def add(story):
         new = Case(story, points, needs, seconds, weight)
         assert new.name not in CASES, new.name
@@ -34,7 +34,7 @@ def case(*points, needs=(), seconds=60, weight=1):
 
 
 def load():
-    """All cases."""
+    """Returns all cases."""
     for name in MODULES:
         importlib.import_module(f"{__name__}.{name}")
     return CASES

@@ -46,7 +46,7 @@ class Three:
 
 @case(7, needs=("cluster",), weight=3)
 def locks_all_over_a_cluster(stage):
-    """Locks in slots of all three nodes are taken, waited for, renewed, lost and given up."""
+    """Locks in slots of all three nodes are acquired, waited for, renewed, lost and released."""
     three = Three(stage)
     adapter = three.adapter
     names = [f"k{number}" for number in range(12)]
@@ -72,7 +72,7 @@ def locks_all_over_a_cluster(stage):
 
 @case(7, needs=("cluster",), weight=3)
 def several_locks_in_one_slot(stage):
-    """Names with the same hash tag are taken together; names in different slots are refused by an error."""
+    """Names with the same hash tag are acquired together; names in different slots are refused with an error."""
     three = Three(stage)
     adapter = three.adapter
     names = ["{tag}a", "{tag}b", "{tag}c"]
@@ -100,7 +100,7 @@ def an_owners_locks_are_listed_from_every_node_of_a_cluster(stage):
 
 @case(7, needs=("cluster",), weight=3)
 def a_slot_moves(stage):
-    """The slot of a lock moves to another node: the hold goes with it, and a waiter is granted the lock there."""
+    """The slot of a lock moves to another node: the hold moves with it, and a waiter is granted the lock there."""
     three = Three(stage)
     adapter = three.adapter
     source = three.use("k")

@@ -1,4 +1,4 @@
-"""Point 2: the hold lasts until a deadline of the holder's own, which is never later than the server's."""
+"""Point 2: the hold lasts until the holder's own deadline, which is never later than the server's."""
 
 import signal
 import time
@@ -8,15 +8,15 @@ from harness.stopped import stop
 from ..adapter import Refused
 from . import case
 
-#: What passes between the end of a lease and the moment at which an event must have come, at most.
+#: The most time between the end of a lease and the arrival of an event.
 LATE = 5.0
-#: A lease that ends before the answer comes, and is long enough for a client that is asked at once.
+#: A lease that ends before the answer arrives, but is long enough for a client that is asked at once.
 LATE_LEASE_MS = 3000
 
 
 @case(2)
 def a_slow_reply_shortens_the_remaining_time(stage):
-    """A reply that takes long shortens what the holder counts on."""
+    """A slow reply shortens the time that the holder counts on."""
     _, door, adapter = stage.single()
     connect(adapter)
     door.delay = lambda call: 0.4 if call.name == "LOCK.ACQUIRE" else 0
@@ -28,7 +28,7 @@ def a_slow_reply_shortens_the_remaining_time(stage):
 
 @case(2)
 def a_grant_that_is_answered_too_late_is_no_hold(stage):
-    """The reply to an acquire comes after its lease is over: the answer is an error, and nobody holds anything."""
+    """The reply to an acquire arrives after its lease has expired: the answer is an error, and nothing is held."""
     _, door, adapter = stage.single()
     connect(adapter)
     door.delay = lambda call: 0.7 if call.name == "LOCK.ACQUIRE" else 0
@@ -65,14 +65,14 @@ def a_grant_after_a_wait_is_counted_from_a_renewal(stage):
 
 @case(2, 4)
 def holders_learn_of_their_loss_before_a_stopped_server_ends_the_lease(stage):
-    """The server is stopped: the holder is told of the loss before the lease ends on the server."""
+    """The server is stopped: the holder is notified of the loss before the lease ends on the server."""
     server, door, adapter = stage.single()
     lease = 2
     adapter("acquire", hold="h1", name="k", lease_ms=lease * 1000, wait_ms=0)
     stage.eventually(lambda: len(answered(door)) >= 2, "two renewals")
     try:
         stop(server.process.pid)
-        # What was sent and not answered may be done when the server goes on; what it said counts.
+        # The server may execute an unanswered request when it continues; its last reply counts.
         end = max(call.sent for call in answered(door)) + lease
         at = adapter.told("lost", hold="h1", limit=lease + LATE)["at"]
         assert at <= end + LATE, f"told {at - end:.3f} s after the end of the lease"
@@ -87,7 +87,7 @@ def holders_learn_of_their_loss_before_a_stopped_server_ends_the_lease(stage):
 
 @case(2)
 def at_the_end_of_the_lease_the_holder_knows(stage):
-    """From the moment at which the lease is over by the server's clock, check() refuses, though no reply comes."""
+    """From the moment at which the lease has expired by the server's clock, check() refuses, even without a reply."""
     _, door, adapter = stage.single()
     for number in range(3):
         hold = f"h{number}"
@@ -105,7 +105,7 @@ def at_the_end_of_the_lease_the_holder_knows(stage):
 
 @case(2, 4, 6)
 def a_holder_that_was_paused_knows_at_once(stage):
-    """The holder is stopped for longer than its lease: then it knows, and does no harm to the next holder."""
+    """The holder is stopped for longer than its lease: afterwards it knows, and does not harm the next holder."""
     _, _, adapter = stage.single()
     adapter("acquire", hold="h1", name="k", lease_ms=1000, wait_ms=0)
     adapter.pause()
@@ -124,7 +124,7 @@ def a_holder_that_was_paused_knows_at_once(stage):
 
 @case(2, weight=2)
 def a_grant_that_is_answered_too_late_is_asked_for_again(stage):
-    """The server, or the adapter, stands still for longer than the lease: the lock is acquired in the time left."""
+    """The server, or the adapter, pauses for longer than the lease: the lock is acquired in the time left."""
     server, _, adapter = stage.single()
     connect(adapter)
     wanted = {"one": {"name": "k"}, "several": {"names": ["a", "b"]}}
@@ -152,7 +152,8 @@ def a_grant_that_is_answered_too_late_is_asked_for_again(stage):
 
 @case(6, weight=2)
 def a_hold_that_is_not_renewed_is_not_given_away(stage):
-    """At its own deadline the holder believes no more. It sends no release: the body may work until the lease ends."""
+    """After its own deadline the holder does not count on the lock. It sends no release: the body may work until the
+    lease ends."""
     _, door, adapter = stage.single()
     lease = 3.0
     for hold, options in (("h1", {"renew": False}), ("h2", {"longest_ms": 100})):
@@ -178,18 +179,18 @@ def granted_in_the_end(stage, adapter, asked):
 
 
 def connect(adapter):
-    """Lets it connect. On a busy machine that may take longer than a short wait, which no server has answered then."""
+    """Lets it connect. On a busy machine that may take longer than a short wait, which then fails without an answer."""
     adapter("acquire", hold="first", name="first", wait_ms=20_000)
     adapter("release", hold="first")
 
 
 def answered(door):
-    """Renewals that the server has answered with yes."""
+    """Returns the renewals that the server has accepted."""
     return [call for call in door.calls("LOCK.RENEW") if call.reply == b":1\r\n"]
 
 
 def never_more_than_the_server(stage, adapter, hold, name, times=5):
-    """What the holder counts on is never more than what the server has just said to be left."""
+    """The holder never counts on more than the server has just reported as the rest of the lease."""
     for _ in range(times):
         left = stage.lease_left_ms(name)
         try:

@@ -1,4 +1,4 @@
-"""Point 8: errors that one can tell apart."""
+"""Point 8: distinguishable errors."""
 
 import json
 
@@ -12,7 +12,7 @@ from . import case
 
 @case(8)
 def a_request_of_another_kind_is_refused(stage):
-    """A semaphore is asked for as an exclusive lock: LockKindMismatch."""
+    """A semaphore is requested as an exclusive lock: LockKindMismatch."""
     _, _, adapter = stage.single()
     stage.hold("k", "LIMIT", 2)
     for number, members in enumerate([{}, {"kind": "semaphore", "limit": 3}, {"kind": "read"}]):
@@ -24,7 +24,7 @@ def a_request_of_another_kind_is_refused(stage):
 
 @case(8)
 def a_deadlock(stage):
-    """An owner would wait for one that waits for it: Deadlock, which names the cycle."""
+    """An owner would wait for an owner that waits for it: Deadlock, which names the cycle."""
     _, _, adapter = stage.single()
     adapter("acquire", hold="a", name="left", owner="kit-ann", wait_ms=0)
     stage.hold("right", owner="kit-ben")
@@ -41,7 +41,7 @@ def a_deadlock(stage):
 
 @case(8)
 def the_line_is_full(stage):
-    """As many wait as may: QueueFull."""
+    """The queue is full: QueueFull."""
     _, _, adapter = stage.single(module_arguments=("max-waiters-per-lock", 1))
     stage.hold("k")
     request = stage.server.ask("LOCK.ACQUIRE", "k", "kit-waits", "PX", 60_000, "BLOCK", 60_000)
@@ -54,7 +54,7 @@ def the_line_is_full(stage):
 
 @case(8)
 def requests_that_wait_longer_than_the_server_allows_are_all_granted(stage):
-    """Several learn of `redislock.max-wait` at the same moment: none of them fails."""
+    """Several requests learn of `redislock.max-wait` at the same moment: none of them fails."""
     _, _, adapter = stage.single(module_arguments=("max-wait", 1000))
     asked = [adapter.ask("acquire", hold=f"h{n}", name=f"k{n}", wait_ms=20_000) for n in range(12)]
     for number, answer in enumerate(asked):
@@ -65,7 +65,7 @@ def requests_that_wait_longer_than_the_server_allows_are_all_granted(stage):
 
 @case(8, weight=2)
 def the_server_is_in_quarantine(stage):
-    """Quarantine with the time left, also after a wait that is shorter; one that is longer is granted after it."""
+    """Quarantine with the time left, even after a shorter wait; a longer wait is granted after it."""
     _, _, adapter = stage.single(module_arguments=("quarantine", 60_000), lease_ms=2000)
     refused = adapter.refusal("acquire", hold="h0", name="k", lease_ms=2000, wait_ms=0)
     assert refused.kind == "Quarantine", f"answered with {refused}"
@@ -90,7 +90,7 @@ def too_few_replicas(stage):
 
 @case(8, weight=3)
 def replicas_that_stand_still_confirm_nothing(stage):
-    """One of two replicas is a majority with the primary. Both stand still: NotConfirmed, and nothing is held."""
+    """One of two replicas is a majority with the primary. Both pause: NotConfirmed, and nothing is held."""
     # A replica counts when it has been connected for a quarantine.
     arguments = ("quarantine", 5000, "group-size", 3, "confirm", "majority", "confirm-timeout", 700)
     server, _, adapter = stage.single(*AT_ONCE, module_arguments=arguments, lease_ms=5000)
@@ -110,17 +110,17 @@ def replicas_that_stand_still_confirm_nothing(stage):
 
 
 def confirmed(stage, adapter, hold):
-    """Takes the lock. On a busy machine a replica that works may not answer in its time, either."""
+    """Acquires the lock. On a busy machine, even a working replica may not answer in time."""
     ends_in(stage, adapter, hold, "ok", ("NotConfirmed", "LockTimeout"))
 
 
 def is_not_confirmed(stage, adapter, hold):
-    """A request without a wait is answered so. On a busy machine the server may not answer in its time."""
+    """Checks the answer to a request without a wait. On a busy machine, the server may not answer in time."""
     ends_in(stage, adapter, hold, "NotConfirmed", ("ConnectionFailed",))
 
 
 def ends_in(stage, adapter, hold, wanted, others):
-    """Asks for the lock until it gets this answer; the others may come before."""
+    """Asks for the lock until it gets this answer; the others may come first."""
     def is_so():
         kind = adapter.ask("acquire", hold=hold, name="k", wait_ms=0).kind()
         assert kind == wanted or kind in others, f"answered with {kind}"
@@ -148,7 +148,7 @@ def the_module_is_missing(stage):
 
 @case(8, needs=("fence",))
 def tokens_that_are_dead_are_refused(stage):
-    """A hold's token may be asked about as often as it likes; that of an earlier hold is Fenced."""
+    """A hold's token can be checked any number of times; that of an earlier hold is Fenced."""
     _, _, adapter = stage.single()
     first = adapter("acquire", hold="h1", name="k", wait_ms=0)["token"]
     for _ in range(2):  # the second write of one hold is as good as the first
@@ -164,7 +164,7 @@ def tokens_that_are_dead_are_refused(stage):
 
 @case(8)
 def a_loss_and_a_wait_in_vain_are_different_errors(stage):
-    """LockTimeout: it was not to be had; LockLost: it is held no more; a value in its place is another error."""
+    """LockTimeout: it was not granted in time; LockLost: the hold has ended; a value in its place is another error."""
     _, _, adapter = stage.single()
     stage.hold("k")
     assert adapter.refusal("acquire", hold="h0", name="k", wait_ms=0).kind == "LockTimeout"
@@ -181,7 +181,7 @@ def a_loss_and_a_wait_in_vain_are_different_errors(stage):
 
 @case(7, 8, weight=2)
 def no_server_is_there(stage):
-    """The server is gone: an error within the time, and locks again when it is back."""
+    """The server is down: an error in time, and locks again when it is back."""
     _, door, adapter = stage.single()
     adapter("acquire", hold="h0", name="k", wait_ms=0)
     adapter("release", hold="h0")
@@ -200,7 +200,7 @@ def no_server_is_there(stage):
 
 @case(7, 8, needs=("fence",))
 def a_token_is_checked_while_the_server_is_away(stage):
-    """The server is gone, or silent: ConnectionFailed within the time, and an answer when it is back."""
+    """The server is down, or silent: ConnectionFailed in time, and an answer when it is back."""
     _, door, adapter = stage.single()
     token = adapter("acquire", hold="h", name="k", wait_ms=0)["token"]
     for goes, comes in ((lambda: (door.shut(), door.cut()), door.open), (door.stall, lambda: (door.flow(), door.cut()))):
@@ -215,7 +215,7 @@ def a_token_is_checked_while_the_server_is_away(stage):
 
 @case(8, needs=("cluster",))
 def a_node_of_a_cluster_is_opened_as_a_server_alone(stage):
-    """A lock of another node is refused at once, with the server's words, for another try would end likewise."""
+    """A lock of another node is refused at once, with the server's words, since a retry would end likewise."""
     nodes = [stage.start(*NODE) for _ in range(3)]
     share_slots(nodes)
     meet(nodes)

@@ -1,4 +1,4 @@
-"""Point 7: the primary changes, and nobody loses more than time."""
+"""Point 7: the primary changes, which costs nothing but time."""
 
 import time
 
@@ -7,7 +7,7 @@ from harness.sentinel import GROUP, watched
 
 from . import case
 
-#: How long a failover by sentinels may take.
+#: The time limit of a failover by sentinels.
 FAILOVER = 25.0
 
 
@@ -23,7 +23,7 @@ class Pair:
         stage.sentinels += self.sentinels
 
     def adapter(self, **members):
-        """An adapter that knows the sentinels alone."""
+        """An adapter that knows only the sentinels."""
         addresses = [f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels]
         return self.stage.adapter(*addresses, mode="sentinel", service=GROUP, **members)
 
@@ -39,23 +39,23 @@ class Pair:
 
 @case(7, needs=("sentinel",), seconds=75, weight=4)
 def a_planned_failover(stage):
-    """Sentinel makes the replica the primary: what is held is held on, and a waiter is granted by the new one."""
+    """Sentinel promotes the replica: holds continue, and the new primary grants to a waiter."""
     pair = Pair(stage)
     adapter = pair.adapter()
     got, asked = hold_and_wait(stage, adapter)
-    # Else the new primary may not have heard of the hold.
+    # Otherwise the new primary may not have the hold.
     stage.eventually(lambda: pair.replica.admin("LOCK.FENCE", "k") == got["token"], "the replica knows of the hold")
     began = time.monotonic()
     pair.sentinels[0].admin("SENTINEL", "FAILOVER", GROUP)
     pair.changed()
-    # Until it is told otherwise, the old primary takes itself for one: no client can know better.
+    # Until it is demoted, the old primary acts as the primary: no client can know better.
     stage.eventually(lambda: role_of(pair.primary) == "slave", "the old primary follows", FAILOVER)
     finish(stage, adapter, got, asked, began)
 
 
 @case(7, needs=("sentinel",), seconds=75, weight=4)
 def a_killed_primary(stage):
-    """The primary is killed: what its replica knows of is held on, and a waiter is granted by the new one."""
+    """The primary is killed: holds that its replica has continue, and the new primary grants to a waiter."""
     pair = Pair(stage)
     adapter = pair.adapter()
     got, asked = hold_and_wait(stage, adapter)
@@ -68,7 +68,7 @@ def a_killed_primary(stage):
 
 @case(4, 7)
 def a_server_that_comes_back_empty(stage):
-    """The server is killed and has forgotten all: the holder is told, and the waiter is granted."""
+    """The server is killed and loses its data: the holder is notified, and the waiter is granted."""
     server, _, adapter = stage.single()
     adapter("acquire", hold="h", name="k", lease_ms=4000, wait_ms=0)
     asked = adapter.ask("acquire", hold="w", name="k", wait_ms=30_000)
@@ -86,7 +86,7 @@ def a_server_that_comes_back_empty(stage):
 
 @case(5, 7)
 def a_wait_that_begins_while_the_server_is_away(stage):
-    """One for a lock, and one for several at once, last as long as they may, and are granted when it is back."""
+    """A wait for one lock, and one for several, last as long as they may, and are granted when it is back."""
     _, door, adapter = stage.single()
     door.shut()
     door.cut()  # some have connected by now
@@ -103,8 +103,8 @@ def a_wait_that_begins_while_the_server_is_away(stage):
 
 @case(3, 7, weight=2)
 def a_server_that_restarts_with_its_file(stage):
-    """The server restarts with what its file has: the hold goes on, and no loss is told."""
-    # What is written survives the server also without fsync, which may take seconds on a busy disk.
+    """The server restarts from its file: the hold continues, and no loss is reported."""
+    # A write survives the server without fsync, too, which may take seconds on a busy disk.
     server, _, adapter = stage.single("--appendonly", "yes", "--appendfsync", "no")
     token = adapter("acquire", hold="h", name="k", lease_ms=8000, wait_ms=0)["token"]
     asked = adapter.ask("acquire", hold="w", name="k", wait_ms=30_000)
@@ -122,7 +122,7 @@ def a_server_that_restarts_with_its_file(stage):
 
 
 def hold_and_wait(stage, adapter):
-    """The adapter holds a lock, and somebody else in it waits for it."""
+    """The adapter holds a lock, and another of its requests waits for it."""
     got = adapter("acquire", hold="h", name="k", lease_ms=30_000, wait_ms=10_000)
     asked = adapter.ask("acquire", hold="w", name="k", wait_ms=60_000)
     stage.waiting("k", 1)
@@ -130,12 +130,12 @@ def hold_and_wait(stage, adapter):
 
 
 def finish(stage, adapter, got, asked, began):
-    """The lock is still held by the first; when it gives it up, the waiter is granted by the new primary."""
+    """The first still holds the lock; when it releases the lock, the new primary grants it to the waiter."""
     stage.note(f"failover {time.monotonic() - began:.1f} s")
     assert not asked.is_answered(), f"the waiter was answered with {asked.answer}, while the lock is held"
     assert stage.server.admin("LOCK.FENCE", "k", got["token"]) == 1, "the new primary does not know of the hold"
     again = time.monotonic()
-    # A release that no server has answered in its time says so, and goes on in the background.
+    # A release that no server has answered in time reports that, and continues in the background.
     released = adapter.ask("release", hold="h")
     assert released.kind(25) in ("ok", "ConnectionFailed"), f"the release is answered with {released.answer}"
     token = asked.result(25)["token"]
@@ -147,7 +147,7 @@ def finish(stage, adapter, got, asked, began):
 
 
 def role_of(server):
-    """master or slave; nothing if it does not answer, as at a change of roles."""
+    """Returns master or slave; nothing if the server does not answer, as at a change of roles."""
     try:
         return server.info("replication").get("role")
     except Exception:  # it closes connections when its role changes

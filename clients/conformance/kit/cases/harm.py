@@ -28,7 +28,7 @@ def a_slow_network(stage):
 
 @case(2, 4, weight=2)
 def a_short_silence_is_no_loss(stage):
-    """The server is silent for less than a lease: the hold goes on, and no loss is told."""
+    """The server is silent for less than a lease: the hold continues, and no loss is reported."""
     _, door, adapter = stage.single()
     got = adapter("acquire", hold="h", name="k", lease_ms=6000, wait_ms=0)
     for _ in range(2):
@@ -58,7 +58,7 @@ def a_renewal_that_is_never_answered(stage):
 
 @case(6, 7, weight=2)
 def a_program_without_a_server_ends_well(stage):
-    """The server is away when the adapter's input ends: it ends well all the same."""
+    """The server is down when the adapter's input ends: the adapter still ends well."""
     _, door, adapter = stage.single()
     stage.hold("busy")
     adapter("acquire", hold="h", name="k", lease_ms=3000, wait_ms=0)
@@ -72,7 +72,7 @@ def a_program_without_a_server_ends_well(stage):
 
 @case(6, 7, needs=("cancel",))
 def cancelled_while_no_server_is_there(stage):
-    """A waiter can be cancelled at once while the server is away, and nothing is left when it is back."""
+    """A waiter can be cancelled at once while the server is down, and nothing is left when it is back."""
     _, door, adapter = stage.single()
     stage.hold("k")
     asked = adapter.ask("acquire", hold="w", name="k", wait_ms=30_000)
@@ -93,7 +93,7 @@ def cancelled_while_no_server_is_there(stage):
 
 @case(6, 9)
 def failures_leave_no_trace(stage):
-    """Hundreds of waits end without the lock: no more threads and connections than before, and nobody in line."""
+    """Hundreds of waits end without the lock: no more threads and connections than before, and an empty queue."""
     _, door, adapter = stage.single(waiting_connections=8, pool=4)
     connect(adapter)
     stage.hold("k")
@@ -127,12 +127,12 @@ def names_of_all_sorts(stage):
 
 
 class Fire:
-    """Clients that take and give up one of a few locks, while their network is harmed at random."""
+    """Clients that acquire and release one of a few locks, while their network fails at random."""
 
     LEASE_MS = 2000
-    #: With fewer grants than this, nothing has been tried.
+    #: With fewer grants than this, the test has proven nothing.
     ENOUGH = 10
-    #: How long nobody may be granted anything while the network is well: far longer than a lease and a wait.
+    #: The longest time without any grant while the network is well: far longer than a lease and a wait.
     HEALED_SECONDS = 20.0
 
     def __init__(self, stage, adapter, door):
@@ -158,12 +158,12 @@ class Fire:
             self.door.flow()
 
     def heal(self):
-        """The network is well. Replies that were to be swallowed still are."""
+        """The network recovers. Replies that were to be swallowed still are."""
         self.door.delay = None
         self.door.flow()
 
     def rage(self, until):
-        """Harms the network again and again, whether or not anybody is granted anything."""
+        """Harms the network again and again, whether or not any lock is granted."""
         turn = 0
         while time.monotonic() < until:
             if turn % 5 == 0:
@@ -173,7 +173,7 @@ class Fire:
             turn += 1
 
     def make_up(self):
-        """Does some harm, then waits for a grant over a network that is well, until enough was tried."""
+        """Harms the network, then waits for a grant over a healthy one, until enough was tried."""
         while self.granted < self.ENOUGH:
             self.rage(time.monotonic() + 0.2)
             self.heal()
@@ -184,7 +184,7 @@ class Fire:
                 time.sleep(0.03)
 
     def step(self):
-        """Asks for locks, looks at answers, checks what is held."""
+        """Requests locks, checks the answers and the holds."""
         while len(self.asked) + len(self.held) < 8:
             hold, name = self.stage.hold_id(), f"k{self.chance.randrange(3)}"
             members = {"lease_ms": self.LEASE_MS, "wait_ms": self.chance.choice([0, 300, 3000])}
@@ -205,7 +205,7 @@ class Fire:
             assert asked.kind() in ("LockTimeout", "ConnectionFailed", "LockLost"), f"answered with {asked.answer}"
 
     def look(self, hold):
-        """A hold that the server does not know any more is not one for its holder, either."""
+        """A hold that the server has lost must not be one for its holder, either."""
         name, token, until = self.held[hold]
         was_dead = self.stage.server.admin("LOCK.FENCE", name, token) == 0
         try:
@@ -220,7 +220,7 @@ class Fire:
             self.adapter.ask("release", hold=hold)
 
     def end(self):
-        """The network is well again: all is answered and given up."""
+        """The network has recovered: all requests are answered and released."""
         self.heal()
         for hold, (name, asked) in list(self.asked.items()):
             asked.wait(30)
@@ -231,11 +231,11 @@ class Fire:
 
 @case(1, 2, 4, 5, 6, 7, weight=6, seconds=150)
 def many_faults_at_once_do_no_harm(stage):
-    """Lost replies, cuts, silences: a client that is told that it holds does hold, and nothing is left at the end."""
+    """Lost replies, cuts, silences: a client that got a grant does hold the lock, and nothing is left at the end."""
     _, door, adapter = stage.single(waiting_connections=4)
     fire = Fire(stage, adapter, door)
     fire.rage(time.monotonic() + 8)
-    # On a busy machine a harm lasts longer, for its end comes some turns later, and so few may have been granted.
+    # On a busy machine, each failure lasts longer, since its end comes some turns later. So there may be few grants.
     in_rage = fire.granted
     fire.make_up()
     fire.end()

@@ -1,4 +1,4 @@
-"""One lock over three servers that know nothing of each other: docs/concepts/redlock.md."""
+"""One lock over three independent servers: docs/concepts/redlock.md."""
 
 import time
 
@@ -14,11 +14,11 @@ class Servers:
         self.addresses = [door.address for door in self.doors]
 
     def live(self, name, token):
-        """How many servers have the token live."""
+        """Returns the number of servers on which the token is live."""
         return sum(node.admin("LOCK.FENCE", name, token) for node in self.nodes if node.is_alive())
 
     def free(self, stage, name):
-        """Waits until nobody holds it anywhere."""
+        """Waits until no server has a hold."""
         alive = [node for node in self.nodes if node.is_alive()]
         stage.eventually(lambda: all(node.admin("LOCK.INFO", name) is None for node in alive), f"{name} is free", 5)
 
@@ -46,7 +46,7 @@ def a_majority_has_the_raised_token(stage):
 
 @case(7, needs=("independent",), weight=2)
 def a_minority_is_down(stage):
-    """One of three is killed: the lock is held on, and taken anew."""
+    """One of three is killed: the hold continues, and the lock can be acquired again."""
     servers = Servers(stage)
     adapter = stage.adapter(*servers.addresses, mode="independent")
     adapter("acquire", hold="h1", name="k", lease_ms=4000, wait_ms=20_000)
@@ -70,14 +70,14 @@ def an_attempt_without_a_majority_leaves_nothing(stage):
         door.shut()
         door.cut()
     asked = adapter.ask("acquire", hold="h", name="k", wait_ms=1500)
-    # A time-out would say that somebody else has the lock.
+    # A timeout would mean that another owner has the lock.
     assert asked.kind(25) == "ConnectionFailed", f"answered with {asked.answer}"
     servers.free(stage, "k")
 
 
 @case(4, needs=("independent",))
 def a_lost_majority_is_told(stage):
-    """The lock is broken on one server: nothing is lost. On two: the holder is told."""
+    """The lock is broken on one server: nothing is lost. On two: the holder is notified."""
     servers = Servers(stage)
     adapter = stage.adapter(*servers.addresses, mode="independent")
     adapter("acquire", hold="h", name="k", lease_ms=4000, wait_ms=20_000)
@@ -123,13 +123,13 @@ def one_server_by_two_addresses_is_no_majority(stage):
         kind = adapter.ask("acquire", hold=f"h{is_there}", name="k", wait_ms=3000).kind(25)
         # Without the third server it may say that too few were reached.
         assert kind in (("Other",) if is_there else ("Other", "ConnectionFailed")), f"answered with {kind}"
-        # On the third one, too: a release that is on its way when that is cut off would be repeated later.
+        # On the third one, too: a release in flight when the connection is cut would be repeated later.
         stage.eventually(lambda: all(node.admin("LOCK.INFO", "k") is None for node in nodes), "k is free on both")
 
 
 @case(7, needs=("independent",))
 def two_servers_that_gave_equal_tokens_are_two(stage):
-    """Two servers give one owner the same token, as they may behind a RAISE: the lock is had."""
+    """Two servers give one owner the same token, as may happen after a RAISE: the lock is acquired."""
     servers = Servers(stage)
     ahead = max(node.admin("LOCK.ACQUIRE", "ahead", "kit", "PX", 60_000) for node in servers.nodes[:2]) + 20_000_000
     for node in servers.nodes[:2]:
@@ -145,7 +145,7 @@ def two_servers_that_gave_equal_tokens_are_two(stage):
 
 
 def stage_ahead(node, by=20_000_000):
-    """Lets the tokens of this server run ahead, by 20 seconds of its clock; returns the last one."""
+    """Makes the tokens of this server run ahead, by 20 seconds of its clock; returns the last one."""
     token = node.admin("LOCK.ACQUIRE", "ahead", "kit", "PX", 60_000) + by
     assert node.admin("LOCK.RENEW", "ahead", "kit", "PX", 60_000, "RAISE", token) == 1
     assert node.admin("LOCK.RELEASE", "ahead", "kit") == 1

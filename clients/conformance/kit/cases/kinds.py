@@ -5,7 +5,7 @@ from . import case
 
 @case(5)
 def readers_and_a_writer(stage):
-    """Readers hold a lock together; a writer waits for all, and readers behind it wait for the writer."""
+    """Readers hold a lock together; a writer waits for all, and later readers wait for the writer."""
     _, _, adapter = stage.single()
     for number in range(3):
         adapter("acquire", hold=f"r{number}", name="k", kind="read", wait_ms=0)
@@ -25,7 +25,7 @@ def readers_and_a_writer(stage):
 
 @case(5)
 def a_semaphore(stage):
-    """Three hold it, the fourth waits until one of them goes, and each is renewed for itself."""
+    """Three hold it, the fourth waits until one of them releases it, and each is renewed independently."""
     _, _, adapter = stage.single()
     for number in range(3):
         adapter("acquire", hold=f"h{number}", name="k", kind="semaphore", limit=3, lease_ms=2500, wait_ms=0)

@@ -1,10 +1,10 @@
-"""Elections: one leader at a time, told when it begins and when it ends."""
+"""Elections: one leader at a time, which is notified when its term begins and ends."""
 
 import time
 
 from . import case
 
-#: How much later the deposed leader may be heard than the one that is elected next, on a machine that is busy.
+#: The most by which the deposed leader may be notified after the next one is elected, on a busy machine.
 LATE = 3.0
 
 
@@ -26,7 +26,7 @@ def a_leader_is_elected_and_resigns(stage):
 
 @case(4, needs=("leader",))
 def a_leader_that_loses_its_lock_is_deposed(stage):
-    """The lock of the leader is broken: it is told at once, before or while another leads; it stands again."""
+    """The leader's lock is broken: it is notified at once, before or while another leads, and stands again."""
     first, second, door = two(stage)
     token = first.told("elected", leader="A")["token"]
     second("lead", leader="B", name="job", lease_ms=2500)
@@ -70,7 +70,7 @@ def a_leader_that_is_cut_off_deposes_itself(stage):
 
 @case(6, needs=("leader",))
 def a_leader_whose_work_fails_gives_the_lock_up(stage):
-    """What the leader does fails: it gives the lock up, and another is elected. The process goes on."""
+    """The leader's work fails: it releases the lock, and another is elected. The process continues."""
     _, door, first = stage.single()
     first("lead", leader="A", name="job", lease_ms=60_000, fail=True)
     token = first.told("elected", leader="A")["token"]

@@ -1,4 +1,4 @@
-"""Point 6: every way out releases, and hides nothing."""
+"""Point 6: every way to leave releases the lock, and hides no error."""
 
 import random
 import time
@@ -8,13 +8,13 @@ from . import case
 from .deadline import connect
 
 TIMES = 60
-#: How long what a client leaves may take to be gone. A place in the queue ends by itself only after 5 s.
+#: The time limit for a client's leftovers to disappear. An abandoned queue position lasts 5 s.
 LEFT = 4.5
 
 
 @case(6, needs=("cancel",))
 def cancelled_just_after_the_grant(stage):
-    """Many waits are cancelled around the moment of their grant: each is held and known, or free."""
+    """Many waits are cancelled around the moment of their grant: each lock is held and known, or free."""
     _, door, adapter = stage.single()
     chance = random.Random(20261123)
     door.delay = lambda call: chance.uniform(0, 0.004)
@@ -32,7 +32,7 @@ def cancelled_just_after_the_grant(stage):
 
 @case(6, needs=("cancel",))
 def cancelled_with_a_grant_on_its_way(stage):
-    """The reply to the grant is on its way when the wait is cancelled: the lock is given up at once."""
+    """The reply with the grant is in flight when the wait is cancelled: the lock is released at once."""
     _, door, adapter = stage.single()
     outcomes = {"ok": 0, "Cancelled": 0}
     for number in range(10):
@@ -49,7 +49,7 @@ def cancelled_with_a_grant_on_its_way(stage):
 
 @case(6, needs=("cancel",))
 def cancelled_without_a_wait(stage):
-    """Requests for free locks are cancelled before they are answered: each is held and known, or free."""
+    """Requests for free locks are cancelled before they are answered: each lock is held and known, or free."""
     _, door, adapter = stage.single()
     chance = random.Random(7)
     door.delay = lambda call: chance.uniform(0, 0.005)
@@ -64,13 +64,13 @@ def cancelled_without_a_wait(stage):
 
 @case(6, needs=("cancel",))
 def cancelled_while_it_waits(stage):
-    """A waiter that is cancelled waits no more, and others behind it are served."""
+    """A cancelled waiter leaves the queue, and later waiters are served."""
     _, _, adapter = stage.single(waiting_connections=2)
     stage.hold("k")
     asked = [adapter.ask("acquire", hold=f"h{n}", name="k", wait_ms=30_000) for n in range(8)]
     stage.eventually(lambda: stage.waiters("k") >= 1, "they wait")
     time.sleep(0.3)
-    # One that waits on the server, some that wait their turn in the process.
+    # One that waits on the server, and some that wait in the process.
     for number in (0, 2, 5, 6):
         adapter("cancel", of=asked[number].number)
         assert asked[number].kind() == "Cancelled", f"answered with {asked[number].answer}"
@@ -83,7 +83,8 @@ def cancelled_while_it_waits(stage):
 
 @case(6)
 def a_refused_request_ends_nothing_that_its_owner_holds(stage):
-    """A reader asks to write, and is refused at once, however long it would wait (LOCKHELD). It goes on to read."""
+    """A reader asks for the write lock, and is refused at once, however long it would wait (LOCKHELD). It keeps its
+    read lock."""
     _, _, adapter = stage.single()
     token = adapter("acquire", hold="mine", name="k", kind="read", owner="task-7", wait_ms=0)["token"]
     for is_alone in (True, False):
@@ -101,7 +102,7 @@ def a_refused_request_ends_nothing_that_its_owner_holds(stage):
 
 @case(6, needs=("cancel",))
 def a_cancelled_body_releases(stage):
-    """A block that is cancelled in its body gives its lock up."""
+    """A block that is cancelled in its body releases its lock."""
     _, door, adapter = stage.single()
     for number in range(5):
         asked = adapter.ask("run", hold=f"h{number}", name="k", wait_ms=0, body_ms=20_000)
@@ -114,7 +115,7 @@ def a_cancelled_body_releases(stage):
 
 @case(6)
 def a_block_releases_when_its_body_ends(stage):
-    """A body that finishes and a body that raises: the lock is free, and what the body raised comes out."""
+    """A body that finishes and a body that raises: the lock is free, and the body's error propagates."""
     _, _, adapter = stage.single()
     for raises, body in ((False, "finished"), (True, "raised")):
         got = adapter("run", hold=f"h{body}", name="k", wait_ms=0, body_ms=50, **{"raise": raises})
@@ -125,7 +126,7 @@ def a_block_releases_when_its_body_ends(stage):
 
 @case(6)
 def a_release_that_fails_hides_nothing(stage):
-    """The server is away when the block ends: what the body raised comes out, not the error of the release."""
+    """The server is down when the block ends: the body's error propagates, not that of the release."""
     _, door, adapter = stage.single()
     asked = adapter.ask("run", hold="h", name="k", lease_ms=4000, wait_ms=0, body_ms=800, **{"raise": True})
     stage.eventually(lambda: stage.info("k").get("holders"), "it is held")
@@ -140,7 +141,7 @@ def a_release_that_fails_hides_nothing(stage):
 
 @case(6)
 def the_end_of_a_program_gives_up_all_locks(stage):
-    """When the adapter's input ends, what it holds and what it waits for is given up, though leases are long."""
+    """When the adapter's input ends, its holds and waits are released, though leases are long."""
     server, _, adapter = stage.single()
     stage.hold("busy")
     for number in range(3):
@@ -157,7 +158,7 @@ def the_end_of_a_program_gives_up_all_locks(stage):
 
 @case(6)
 def close_gives_up_all_locks(stage):
-    """After close nothing is held, nobody waits, and no connection is open, while the process goes on."""
+    """After close there are no holds, waits or connections, while the process continues."""
     _, door, adapter = stage.single()
     stage.hold("busy")
     adapter("acquire", hold="h", name="k", wait_ms=0)
@@ -175,7 +176,7 @@ def close_gives_up_all_locks(stage):
 
 @case(6)
 def a_wait_that_ends_at_the_grant_leaves_nothing(stage):
-    """The lock is given up just when the wait ends: it is granted and known, or free."""
+    """The lock is released just when the wait ends: it is granted and known, or free."""
     _, _, adapter = stage.single()
     connect(adapter)
     chance = random.Random(3)
@@ -191,7 +192,7 @@ def a_wait_that_ends_at_the_grant_leaves_nothing(stage):
 
 @case(6)
 def several_locks_are_taken_all_or_none(stage):
-    """Of several locks of which one is taken nothing is held; then all are, with one token."""
+    """If one of several locks is taken, none is held; afterwards all are, with one token."""
     _, _, adapter = stage.single()
     connect(adapter)
     stage.hold("b")
@@ -220,7 +221,7 @@ def a_lost_reply_to_a_release_does_no_harm(stage):
 
 
 def settle(stage, adapter, asked, hold, name, outcomes):
-    """What was answered with ok is held and is released; else the lock is free, and nobody waits for it."""
+    """A lock that was answered with ok is held and is then released; otherwise it is free, and without waiters."""
     kind = asked.kind()
     assert kind in outcomes, f"answered with {asked.answer}"
     outcomes[kind] += 1
@@ -231,10 +232,10 @@ def settle(stage, adapter, asked, hold, name, outcomes):
 
 
 def is_live(stage, token, *names):
-    """Whether each is held with this token."""
+    """Returns whether each is held with this token."""
     return all(stage.server.admin("LOCK.FENCE", name, token) == 1 for name in names)
 
 
 def is_release(call: Call):
-    """Whether a call is a release, for drop()."""
+    """Returns whether a call is a release, for drop()."""
     return call.name == "LOCK.RELEASE"

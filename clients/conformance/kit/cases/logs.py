@@ -1,4 +1,4 @@
-"""Point 9: the library is never silent. What it does in an outage stands in the log, with the reason."""
+"""Point 9: the library is never silent. It logs its actions in an outage, with the reason."""
 
 import re
 import signal
@@ -9,15 +9,15 @@ from harness.stopped import stop
 from . import case
 from .waiting import served_in_any_order
 
-#: When a wait is long enough to be logged.
+#: The wait after which it must be logged.
 LONG_WAIT = 30.0
-#: How long a line of the log may take on a machine that is busy.
+#: The time limit of a log line on a busy machine.
 LATE = 20.0
 
 
 @case(3, 9, needs=("log",), weight=4)
 def a_renewal_that_fails_is_logged(stage):
-    """The server stands still and goes on: the first renewal that fails is logged, and the first one that succeeds."""
+    """The server pauses and continues: the first failed renewal is logged, and the first one that succeeds."""
     server, door, adapter = stage.single()
     adapter("acquire", hold="h", name="orders", lease_ms=15_000, wait_ms=0)
     time.sleep(0.2)
@@ -43,7 +43,7 @@ def a_renewal_that_fails_is_logged(stage):
 
 @case(4, 9, needs=("log",), weight=2)
 def a_loss_is_told_with_its_cause(stage):
-    """The server is killed: the loss has a cause, which names the server; and stands in the log."""
+    """The server is killed: the loss has a cause, which names the server, and is logged."""
     server, door, adapter = stage.single()
     adapter("acquire", hold="h", name="orders", lease_ms=2500, wait_ms=0)
     time.sleep(0.2)
@@ -58,7 +58,7 @@ def a_loss_is_told_with_its_cause(stage):
 
 @case(7, 9, needs=("log",))
 def a_reconnect_is_logged(stage):
-    """The connections are lost and made again: one line says so, and names the server."""
+    """The connections are lost and made again: one log line says so, and names the server."""
     _, door, adapter = stage.single()
     adapter("acquire", hold="h", name="orders", lease_ms=9000, wait_ms=0)
     time.sleep(0.2)
@@ -86,7 +86,7 @@ def a_wait_for_long_is_logged(stage):
     stage.waiting("orders", 1)
     asked["several"] = adapter.ask("acquire", hold="several", names=["accounts", "orders"], wait_ms=80_000)
     began = time.monotonic()
-    # Each line stands for the wait of one of them.
+    # Each line is that of one waiter.
     adapter.logged("orders", "kit-ann", limit=LONG_WAIT + LATE)
     adapter.logged("accounts", "kit-ann", limit=LATE)
     adapter.logged("invoices", owner, limit=LATE)
@@ -101,6 +101,6 @@ def a_wait_for_long_is_logged(stage):
 
 
 def lines(adapter, word, since):
-    """The warnings with this word, from a time on."""
+    """Returns the warnings with this word since a time."""
     found = [each for each in adapter.seen("log", level="warning") if each["at"] >= since]
     return [each["message"] for each in found if word in each["message"]]

@@ -1,18 +1,18 @@
-"""Point 4: a loss is told once, by whichever notices first: the server's push, a renewal, the deadline."""
+"""Point 4: a loss is reported once, by whichever notices first: the server's push, a renewal, the deadline."""
 
 import statistics
 import time
 
 from . import case
 
-#: What a push may take on a machine that is busy; on one that is not, it takes a millisecond or less. A renewal would
-#: tell after 18 s or more.
+#: The time limit of a push on a busy machine; usually it takes a millisecond or less. A renewal would notice after 18 s
+#: or more.
 PUSHED = 10.0
 
 
 @case(4, needs=("push",))
 def a_loss_is_told_by_push(stage):
-    """DEL breaks the lock of a holder with a long lease: the server's push tells it at once."""
+    """DEL breaks the lock of a holder with a long lease: the server's push reports it at once."""
     _, _, adapter = stage.single()
     times = []
     for number in range(15):
@@ -28,7 +28,7 @@ def a_loss_is_told_by_push(stage):
 
 @case(4, needs=("push",))
 def each_way_to_lose_is_told_by_push(stage):
-    """A release by an operator, a flush, and a value that is written over the lock are told like DEL."""
+    """A release by an operator, a flush, and a value that is written over the lock are reported like DEL."""
     _, _, adapter = stage.single()
     owner = adapter("acquire", hold="h1", name="a", wait_ms=0)["owner"]
     told_after(stage, adapter, "h1", "LOCK.RELEASE", "a", owner)
@@ -46,7 +46,7 @@ def each_way_to_lose_is_told_by_push(stage):
 
 @case(4, needs=("push",))
 def a_loss_that_passes_the_lock_on_is_told(stage):
-    """The lock is broken and goes to another at once: the old holder is told, the new one keeps it."""
+    """The lock is broken and passes to another owner at once: the old holder is notified, the new one keeps it."""
     _, _, adapter = stage.single()
     adapter("acquire", hold="h1", name="k", wait_ms=0)
     asked = adapter.ask("acquire", hold="h2", name="k", wait_ms=20_000)
@@ -62,7 +62,7 @@ def a_loss_that_passes_the_lock_on_is_told(stage):
 
 @case(4, needs=("push",))
 def a_push_is_heard_after_the_connections_were_cut(stage):
-    """The connection for pushes is lost and comes back: a loss is told as soon as before."""
+    """The connection for pushes is lost and comes back: a loss is reported as soon as before."""
     _, door, adapter = stage.single()
     adapter("acquire", hold="h1", name="k", wait_ms=0)
     door.cut()
@@ -74,7 +74,7 @@ def a_push_is_heard_after_the_connections_were_cut(stage):
 
 @case(4)
 def a_loss_that_no_push_tells_is_told_by_renewal(stage):
-    """The server refuses client tracking: locks work, and a renewal tells of the loss."""
+    """The server refuses client tracking: locks work, and a renewal detects the loss."""
     server = stage.start()
     server.admin("ACL", "SETUSER", "default", "-client|tracking")
     door = stage.door(server)
@@ -89,7 +89,7 @@ def a_loss_that_no_push_tells_is_told_by_renewal(stage):
 
 @case(4, 9)
 def a_loss_is_told_once(stage):
-    """Push, renewal and deadline may all notice; the holder is told once."""
+    """Push, renewal and deadline may all notice; the holder is notified once."""
     _, _, adapter = stage.single()
     for number in range(5):
         adapter("acquire", hold=f"h{number}", name=f"k{number}", lease_ms=1200, wait_ms=0)
@@ -106,7 +106,7 @@ def a_loss_is_told_once(stage):
 
 @case(4)
 def what_a_holder_does_itself_is_no_loss(stage):
-    """Releases, renewals, and other holders of the same lock before and after tell of no loss."""
+    """Releases, renewals, and other holders of the same lock before and after cause no report of a loss."""
     _, _, adapter = stage.single()
     stage.hold("pool", "LIMIT", 3)
     adapter("acquire", hold="p", name="pool", kind="semaphore", limit=3, lease_ms=4000, wait_ms=0)
@@ -136,7 +136,7 @@ def a_loss_ends_the_body(stage):
 
 @case(4)
 def a_block_whose_lock_was_lost_does_not_end_well(stage):
-    """Where a body cannot be ended early, the block ends in LockLost all the same."""
+    """If a body cannot be ended early, the block still ends in LockLost."""
     _, _, adapter = stage.single()
     asked = adapter.ask("run", hold="r", name="k", lease_ms=1000, wait_ms=0, body_ms=5000)
     stage.eventually(lambda: stage.info("k").get("holders"), "it is held")
@@ -146,7 +146,7 @@ def a_block_whose_lock_was_lost_does_not_end_well(stage):
 
 @case(4, 6)
 def a_lock_that_was_written_over_ends_the_block(stage):
-    """Another value is written over the lock: the block ends in LockLost, though the release is refused, too."""
+    """Another value is written over the lock: the block ends in LockLost, even if the release is refused, too."""
     _, _, adapter = stage.single()
     asked = adapter.ask("run", hold="r", name="k", wait_ms=0, body_ms=5000)
     stage.eventually(lambda: stage.info("k").get("holders"), "it is held")
@@ -155,12 +155,12 @@ def a_lock_that_was_written_over_ends_the_block(stage):
 
 
 def is_dead(stage, name, token):
-    """Whether the server knows of no such hold."""
+    """Returns whether the server has no such hold."""
     return stage.server.admin("LOCK.FENCE", name, token) == 0
 
 
 def told_after(stage, adapter, hold, *command, limit=PUSHED):
-    """Sends this; how many seconds later the loss is told."""
+    """Sends this; returns the seconds until the loss is reported."""
     began = time.monotonic()
     stage.server.admin(*command)
     return adapter.told("lost", hold=hold, limit=limit)["at"] - began

@@ -1,4 +1,4 @@
-"""Point 5, where many wait: few connections, and everybody in order."""
+"""Point 5, with many waiters: few connections, served in order."""
 
 import itertools
 import time
@@ -11,7 +11,7 @@ THOUSAND = 1000
 
 @case(5, needs=("tasks",), seconds=150, weight=9)
 def a_thousand_tasks_wait_over_few_connections(stage):
-    """A thousand tasks of one process wait for one lock: few connections, and served in the order of their arrival."""
+    """A thousand tasks of one process wait for one lock: few connections, and served in order of arrival."""
     waiting, pool = 4, 4
     server, door, adapter = stage.single(pool=pool, waiting_connections=waiting)
     stage.hold("k")
@@ -39,7 +39,7 @@ def a_thousand_tasks_wait_over_few_connections(stage):
 
 @case(5)
 def two_processes_are_served_in_order(stage):
-    """Two processes wait for one lock, in turn: both are served in the order in which they came."""
+    """Two processes wait for one lock, in turn: both are served in order of arrival."""
     _, _, first = stage.single()
     second = stage.adapter(stage.doors[0].address)
     stage.hold("k")
@@ -87,7 +87,7 @@ def two_processes_with_many_waiters_take_turns(stage):
         for is_first in (True, False):
             numbers = [number for _, whose, number in grants if whose is is_first]
             assert numbers == sorted(numbers), "a process did not serve its own in order"
-    # While both have waiters: the longest row of grants to the same one.
+    # While both have waiters: the longest series of grants to the same one.
     turns = [whose for _, whose, _ in grants]
     both = turns[: min(last(turns, True), last(turns, False)) + 1]
     longest = max(len(list(row)) for _, row in itertools.groupby(both))
@@ -97,7 +97,7 @@ def two_processes_with_many_waiters_take_turns(stage):
 
 @case(5)
 def waiters_for_one_lock_do_not_starve_those_for_another(stage):
-    """As many as may wait for a lock that does not come: a waiter for another lock gets that one."""
+    """The most waiters wait for a lock that is not released: a waiter for another lock gets that one."""
     _, _, adapter = stage.single(waiting_connections=2)
     stage.hold("never")
     stage.hold("soon")
@@ -115,7 +115,7 @@ def waiters_for_one_lock_do_not_starve_those_for_another(stage):
 
 @case(5, 6)
 def a_wait_in_vain_keeps_no_position(stage):
-    """More wait than there are connections for, most of them in vain: then they stand in nobody's way."""
+    """More waiters than connections, most of which time out: afterwards they block no other waiter."""
     _, _, adapter = stage.single(waiting_connections=1)
     stage.hold("k")
     first = adapter.ask("acquire", hold="first", name="k", wait_ms=60_000)
@@ -123,7 +123,7 @@ def a_wait_in_vain_keeps_no_position(stage):
     asked = [adapter.ask("acquire", hold=f"h{n}", name="k", wait_ms=1000) for n in range(4)]
     for each in asked:
         assert each.kind() == "LockTimeout", f"answered with {each.answer}"
-    # Well before a position ends by itself: until then nobody behind it would get the lock, though it is free.
+    # Well before a position ends on its own: until then no later waiter would get the lock, though it is free.
     stage.waiting("k", 1, 4)
     stage.give_up("k")
     served(adapter, {"first": first})
@@ -131,7 +131,7 @@ def a_wait_in_vain_keeps_no_position(stage):
 
 @case(5, weight=2)
 def waiters_of_a_killed_process_delay_nobody(stage):
-    """A process with many waiters is killed: a waiter behind them in another process is served soon."""
+    """A process with many waiters is killed: a later waiter in another process is served soon."""
     _, door, first = stage.single(waiting_connections=4)
     second = stage.adapter(door.address)
     stage.hold("k")
@@ -150,17 +150,17 @@ def waiters_of_a_killed_process_delay_nobody(stage):
 
 
 def last(turns, who):
-    """Where this one is served for the last time."""
+    """Returns the last turn of this one."""
     return len(turns) - 1 - turns[::-1].index(who)
 
 
 def first_passed(tokens):
-    """The first whose token is higher than that of one behind it."""
+    """Returns the first token that is higher than a later one."""
     return next(number for number, (one, next_one) in enumerate(zip(tokens, tokens[1:])) if one > next_one)
 
 
 def seconds_of_cpu(adapter):
-    """What all its processes have used."""
+    """Returns the processor time that all its processes have used."""
     total = 0
     for pid in adapter.pids():
         with open(f"/proc/{pid}/stat", encoding="ascii") as stat:

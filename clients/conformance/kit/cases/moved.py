@@ -1,4 +1,4 @@
-"""Point 7: one address whose server changes, as a name, a virtual IP or a proxy does. The old primary lives on."""
+"""Point 7: one address whose server changes, like a name, a virtual IP or a proxy. The old primary stays up."""
 
 import time
 
@@ -6,14 +6,14 @@ from harness.replicas import AT_ONCE, is_linked
 
 from . import case
 
-#: How long a library may take to notice that its address leads to another server.
+#: The time limit for a library to notice that its address leads to another server.
 NOTICED = 10.0
-#: How many connections a library may make in this time to a server that refuses its requests.
+#: The most connections that a library may make in this time to a server that refuses its requests.
 SECONDS, CONNECTIONS = 5.0, 100
 
 
 class Moving:
-    """One address, behind which a replica takes the place of its primary."""
+    """One address whose primary is replaced by its replica."""
 
     def __init__(self, stage):
         self.stage = stage
@@ -33,7 +33,7 @@ class Moving:
             self.stage.eventually(lambda n=name, t=token: self.new.admin("LOCK.FENCE", n, t) == 1, known)
 
     def move(self):
-        """A failover by hand. All connections stay open, and those that are open lead to the old primary."""
+        """Fails over by hand. Connections that are open stay open, and lead to the old primary."""
         self.new.admin("REPLICAOF", "NO", "ONE")
         self.door.lead_to(self.new)
         self.old.admin("REPLICAOF", "127.0.0.1", self.new.port)
@@ -60,7 +60,7 @@ def an_address_that_moves_is_followed_by_new_locks(stage):
 
 @case(3, 7, weight=3)
 def an_address_that_moves_is_followed_by_holds_and_waiters(stage):
-    """What the new primary knows of is renewed there and given up there, and waiters are granted there."""
+    """Holds that the new primary has are renewed and released there, and waiters are granted there."""
     moving = Moving(stage)
     adapter = moving.adapter()
     tokens = {"k": adapter("acquire", hold="h", name="k", lease_ms=6000, wait_ms=0)["token"]}
@@ -89,7 +89,7 @@ def an_address_that_moves_is_followed_by_holds_and_waiters(stage):
 
 @case(3, 7, needs=("leader",), weight=2)
 def an_address_that_moves_is_followed_by_a_leader(stage):
-    """The leader's hold is known to the new primary: it leads on, and resigns there."""
+    """The new primary has the leader's hold: the leader continues, and resigns there."""
     moving = Moving(stage)
     adapter = moving.adapter()
     adapter("lead", leader="A", name="job", lease_ms=6000)
@@ -104,7 +104,7 @@ def an_address_that_moves_is_followed_by_a_leader(stage):
 
 @case(4, 7, needs=("push",))
 def a_replica_cannot_tell_of_a_loss(stage):
-    """The old primary is a replica now and does not have the locks, as while it is resynchronised: that is no loss."""
+    """The old primary is now a replica without the locks, as during a resynchronization: that is not a loss."""
     moving = Moving(stage)
     adapter = moving.adapter()
     token = adapter("acquire", hold="h", name="k", wait_ms=0)["token"]
@@ -118,7 +118,7 @@ def a_replica_cannot_tell_of_a_loss(stage):
     assert not adapter.seen("lost"), f"a loss was told: {adapter.seen('lost')}"
     for hold in ("h", "s"):
         adapter("check", hold=hold)
-    # The new primary's word counts.
+    # Only the new primary's answer counts.
     moving.new.admin("DEL", "k")
     adapter.told("lost", hold="h", limit=NOTICED)
     adapter.ask("release", hold="h").kind()
@@ -127,7 +127,7 @@ def a_replica_cannot_tell_of_a_loss(stage):
 
 @case(7, weight=3, needs=("log",))
 def an_address_that_leads_to_a_replica(stage):
-    """Waits without an end go on and are logged, with few connections; a wait that ends says that it is a replica."""
+    """Unlimited waits continue and are logged, with few connections; a wait that ends reports the replica."""
     moving = Moving(stage)
     adapter = moving.adapter()
     adapter("acquire", hold="before", name="before", wait_ms=0)
@@ -158,5 +158,5 @@ def an_address_that_leads_to_a_replica(stage):
 
 
 def is_live(server, tokens):
-    """Whether the server has all these holds."""
+    """Returns whether the server has all these holds."""
     return all(server.admin("LOCK.FENCE", name, token) == 1 for name, token in tokens.items())

@@ -6,7 +6,7 @@ from . import case
 
 @case(6)
 def blocks_of_one_lock_object_give_up_their_own_holds(stage):
-    """Two blocks of one lock object run side by side: each has a hold of its own, and the end of one ends no other."""
+    """Two blocks of one lock object run in parallel: each has its own hold, and ends only that."""
     _, _, adapter = stage.single()
     options = {"name": "k", "kind": "semaphore", "limit": 2, "lock": "object", "wait_ms": 10_000}
     first = adapter.ask("run", hold="h1", body_ms=3000, **options)
@@ -23,7 +23,7 @@ def blocks_of_one_lock_object_give_up_their_own_holds(stage):
 
 @case(1, 6)
 def one_lock_object_is_not_had_twice(stage):
-    """A lock object whose lock is held is acquired again: that is another owner, and in vain; the hold stays."""
+    """A lock object whose lock is held is acquired again: that is another owner, which fails; the hold stays."""
     _, _, adapter = stage.single()
     token = adapter("acquire", hold="h1", name="k", lock="object", wait_ms=2500)["token"]
     assert adapter.refusal("acquire", hold="h2", name="k", lock="object", wait_ms=2500).kind == "LockTimeout"
@@ -34,5 +34,5 @@ def one_lock_object_is_not_had_twice(stage):
 
 
 def tokens(stage, name):
-    """The tokens of all who hold it."""
+    """Returns the tokens of all holders."""
     return [as_dictionary(holder)["token"] for holder in stage.info(name).get("holders", [])]

@@ -2,7 +2,8 @@
 
 from . import case
 
-#: How many locks before the first look; how many rounds follow, each with a look behind it; how many locks a round.
+#: The locks before the first measurement, the rounds after it, each followed by a measurement, and the locks in a
+#: round.
 WARM, ROUNDS, ROUND = 4000, 3, 2000
 #: Half a kilobyte for each lock.
 LEAK_KB = ROUND // 2
@@ -10,7 +11,7 @@ LEAK_KB = ROUND // 2
 
 @case(8, needs=("fork",))
 def a_child_has_no_holds(stage):
-    """A forked child can neither use nor give up what its parent holds, and the parent goes on."""
+    """A forked child can neither use nor release its parent's holds, and the parent continues."""
     _, _, adapter = stage.single()
     got = adapter("acquire", hold="h", name="k", lease_ms=2000, wait_ms=0)
     answer = adapter("fork", hold="h")
@@ -23,7 +24,7 @@ def a_child_has_no_holds(stage):
 
 @case(9, needs=("stats",))
 def hooks_see_every_event(stage):
-    """The library's hooks have seen each grant, each time-out, each loss, each release and each wait."""
+    """The library's hooks have seen each grant, timeout, loss, release and wait."""
     _, _, adapter = stage.single()
     for number in range(3):
         adapter("acquire", hold=f"h{number}", name=f"k{number}", wait_ms=0)
@@ -56,7 +57,7 @@ def an_owners_locks_are_listed(stage):
 
 @case(3, 9, seconds=210, weight=10)
 def ten_thousand_locks_leave_no_trace(stage):
-    """Ten thousand locks are taken and given up: threads, connections and memory do not grow with them."""
+    """Ten thousand locks are acquired and released: threads, connections and memory do not grow with them."""
     _, door, adapter = stage.single()
     adapter("cycle", name="k", wait_ms=0, times=WARM, within=120)
     seen, seconds = [adapter("threads")], 0.0
@@ -69,7 +70,7 @@ def ten_thousand_locks_leave_no_trace(stage):
     assert seen[-1]["threads"] <= seen[0]["threads"] + 1, f"threads grow: {seen}"
     assert seen[-1]["connections"] <= seen[0]["connections"] + 1, f"connections grow: {seen}"
     memory = [each["memory_kb"] for each in seen]
-    # What a collector has not collected yet grows now and then; what is kept for each lock, each time.
+    # Uncollected garbage grows now and then; data that is kept for each lock grows each time.
     grown = [after - before for before, after in zip(memory, memory[1:])]
     assert min(grown) < LEAK_KB, f"memory grew by {grown} kB over {ROUND} locks each"
     assert stage.server.info("redislock")["redislock_grants"] == str(WARM + ROUNDS * ROUND)

@@ -12,7 +12,7 @@ OWNER = re.compile(r"^(?P<host>[^:]+):(?P<pid>\d+):(?P<id>[0-9a-fA-F-]{32,36})$"
 
 @case(1)
 def each_acquire_has_an_owner_of_its_own(stage):
-    """Each acquire has an owner that nobody had before, and that tells host and process."""
+    """Each acquire has a new, unique owner, which names host and process."""
     _, _, adapter = stage.single()
     owners = []
     for number in range(20):
@@ -46,7 +46,7 @@ def a_reply_is_lost_after_the_grant(stage):
 
 @case(1, 6, 7)
 def a_reply_is_lost_and_nobody_waits_for_it(stage):
-    """Without a wait the hold is had or it is given up, and never forgotten."""
+    """Without a wait, the lock is held or released, and never forgotten."""
     _, door, adapter = stage.single()
     for number in range(5):
         door.drop(is_grant)
@@ -59,7 +59,7 @@ def a_reply_is_lost_and_nobody_waits_for_it(stage):
 
 @case(1, 5, 7)
 def a_reply_is_lost_after_a_wait(stage):
-    """The grant to a waiter is lost on its way: the request is repeated, and the lock is had."""
+    """The grant to a waiter is lost on its way: the request is repeated, and the lock is acquired."""
     _, door, adapter = stage.single()
     stage.hold("k")
     asked = adapter.ask("acquire", hold="h1", name="k", wait_ms=15_000)
@@ -74,7 +74,7 @@ def a_reply_is_lost_after_a_wait(stage):
 
 @case(1)
 def the_owner_that_means_anybody_is_refused(stage):
-    """The user names the owner `*`, by which the server makes an owner of its own: refused, and never sent."""
+    """The user names the owner `*`, for which the server generates an owner: refused, and never sent."""
     _, door, adapter = stage.single()
     for number, wait_ms in enumerate((0, 500)):
         kind = adapter.ask("acquire", hold=f"h{number}", name="k", owner="*", wait_ms=wait_ms).kind()

@@ -8,7 +8,7 @@ from . import case
 
 @case(3, 4, weight=2)
 def a_lock_is_held_far_beyond_its_lease(stage):
-    """A hold of four leases is one hold, and no loss is told."""
+    """A hold of four leases is one hold, and no loss is reported."""
     _, door, adapter = stage.single()
     got = adapter("acquire", hold="h1", name="k", lease_ms=2400, wait_ms=0)
     began = time.monotonic()
@@ -29,7 +29,7 @@ def a_lock_is_held_far_beyond_its_lease(stage):
 
 @case(3)
 def renewal_stops_at_the_longest_hold(stage):
-    """With a longest hold the lock is free at most a lease after it, and the holder is told."""
+    """With a longest hold the lock is free at most a lease after it, and the holder is notified."""
     _, _, adapter = stage.single()
     began = time.monotonic()
     adapter("acquire", hold="h1", name="k", lease_ms=2000, longest_ms=4000, wait_ms=0)
@@ -44,7 +44,7 @@ def renewal_stops_at_the_longest_hold(stage):
 
 @case(3, 7, weight=2)
 def renewals_outlive_broken_connections(stage):
-    """Connections are cut and replies to renewals are lost: the lock is held on, and no loss is told."""
+    """Connections are cut and replies to renewals are lost: the hold continues, and no loss is reported."""
     _, door, adapter = stage.single()
     got = adapter("acquire", hold="h1", name="k", lease_ms=3000, wait_ms=0)
     for number in range(6):
@@ -81,7 +81,7 @@ def a_hundred_holds_are_renewed_by_one_scheduler(stage):
 
 @case(3, 5)
 def a_wait_does_not_delay_renewals(stage):
-    """While others of the process wait for long, a hold with a short lease is renewed."""
+    """While other requests of the process wait for long, a hold with a short lease is renewed."""
     _, _, adapter = stage.single(pool=1, waiting_connections=2)
     for name in ("a", "b"):
         stage.hold(name)
@@ -98,5 +98,5 @@ def a_wait_does_not_delay_renewals(stage):
 
 
 def is_renewal(call: Call):
-    """Whether a call is a renewal, for drop()."""
+    """Returns whether a call is a renewal, for drop()."""
     return call.name == "LOCK.RENEW"

@@ -1,4 +1,4 @@
-"""Points 5, 6 and 7: whatever is asked for is answered, though no server answers, or its client is closed."""
+"""Points 5, 6 and 7: every request is answered, even if no server answers, or its client is closed."""
 
 import signal
 import time
@@ -9,18 +9,18 @@ from ..adapter import Refused
 from . import case
 from .waiting import served_in_any_order
 
-#: A wait without an end fails when no server has answered for this time.
+#: The time without an answer after which an unlimited wait fails.
 SERVER_TIMEOUT = 10.0
-#: How much later than its time a wait may end by PROTOCOL.md, and how much more is allowed on a machine that is busy.
+#: The most by which a wait may exceed its time by PROTOCOL.md, and the extra allowance on a busy machine.
 AFTER, SLACK = 2.0, 6.0
-#: How long a close may take, likewise.
+#: The time limit of a close, likewise.
 CLOSES = 5.0 + SLACK
 MANY = 20
 
 
 @case(5, 7, weight=8)
 def a_wait_without_an_end_has_none(stage):
-    """One lock and several are waited for longer than any time-out of a connection, and than its connections last."""
+    """Waits for one lock and for several outlast the timeouts of a connection, and the connections."""
     _, door, adapter = stage.single()
     for name in ("k", "b"):
         stage.hold(name)
@@ -47,7 +47,7 @@ def a_wait_without_an_end_has_none(stage):
 
 @case(5, 7, weight=4)
 def a_connection_that_goes_silent_ends_no_wait(stage):
-    """The network forgets all connections, and nobody is told: waiters are granted the lock over new ones."""
+    """The network silently forgets all connections: waiters are granted the lock over new ones."""
     _, door, adapter = stage.single()
     for name in ("k", "b"):
         stage.hold(name)
@@ -73,7 +73,7 @@ def a_connection_that_goes_silent_ends_no_wait(stage):
 
 @case(7, 8, weight=7)
 def no_server_answers(stage):
-    """Connections are refused: each acquire fails in its time, with an error that names host and port."""
+    """Connections are refused: each acquire fails in time, with an error that names host and port."""
     _, door, adapter = stage.single()
     adapter("acquire", hold="before", name="before", wait_ms=0)
     adapter("release", hold="before")
@@ -85,7 +85,7 @@ def no_server_answers(stage):
 
 @case(7, 8, weight=7)
 def a_server_that_is_silent(stage):
-    """All that is sent vanishes: each acquire fails in its time, with an error that names host and port."""
+    """All requests vanish: each acquire fails in time, with an error that names host and port."""
     _, door, adapter = stage.single()
     adapter("acquire", hold="before", name="before", wait_ms=0)
     adapter("release", hold="before")
@@ -103,7 +103,7 @@ def each_fails_in_time(adapter, door):
         which = f"with {'no end' if wait_ms is None else f'{wait_ms} ms'} to wait"
         each.wait(25)
         kind = each.kind()
-        # A wait that ends in a silence may also be told as one for another holder.
+        # A wait that ends during a silence may also report another holder.
         kinds = ("ConnectionFailed",) if wait_ms in (0, None) else ("ConnectionFailed", "LockTimeout")
         assert kind in kinds, f"{which}: answered with {each.answer}"
         limit = SERVER_TIMEOUT + AFTER if wait_ms is None else wait_ms / 1000 + AFTER
@@ -114,7 +114,7 @@ def each_fails_in_time(adapter, door):
 
 @case(6, weight=5)
 def a_close_with_many_holds_and_a_stopped_server(stage):
-    """The server stands still: close and the end of the program take no longer for many holds than for one."""
+    """The server pauses: close and the end of the program take no longer for many holds than for one."""
     server, door, first = stage.single(lease_ms=8000)
     second = stage.adapter(door.address, lease_ms=8000)
     for number in range(MANY):
@@ -137,7 +137,7 @@ def a_close_with_many_holds_and_a_stopped_server(stage):
 
 @case(6, 7, needs=("client",), weight=2)
 def the_client_is_quit_before_the_locks(stage):
-    """The user closes the driver's client too early: whatever is asked for is answered, and the program goes on."""
+    """The user closes the driver's client too early: every request is answered, and the program continues."""
     _, _, adapter = stage.single(lease_ms=4000)
     adapter("acquire", hold="h", name="k", wait_ms=0)
     block = adapter.ask("run", hold="r", name="block", wait_ms=0, body_ms=1500)
@@ -170,7 +170,7 @@ def settles(asked, what, seconds):
 
 @case(7, 8, needs=("provider",), weight=2)
 def a_login_that_fails_now_and_then(stage):
-    """What gives the credentials fails at each second call: nobody who waits or holds notices."""
+    """The provider of credentials fails at every second call: no waiter or holder notices."""
     _, door, adapter = with_login(stage, list(range(2, 400, 2)))
     adapter("acquire", hold="h", name="k", lease_ms=6000, wait_ms=15_000)
     asked = {"one": adapter.ask("acquire", hold="one", name="k", wait_ms=30_000)}
@@ -193,7 +193,7 @@ def a_login_that_fails_now_and_then(stage):
 
 @case(7, 8, needs=("provider",), weight=2)
 def a_login_that_fails_from_now_on(stage):
-    """What gives the credentials fails: that is an error of the library's own, in its time."""
+    """The provider of credentials always fails: that is an error of the library's own, in time."""
     _, door, adapter = with_login(stage, "later")
     try:
         adapter("acquire", hold="h", name="k", wait_ms=2000)

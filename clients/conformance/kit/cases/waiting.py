@@ -1,4 +1,4 @@
-"""Point 5, and the pitfalls of waiting: connections of its own, the time that is left, nothing left of dead clients."""
+"""Point 5, and the pitfalls of waiting: own connections, the time that is left, nothing left of dead clients."""
 
 import time
 
@@ -6,15 +6,15 @@ from ..proxy import is_grant
 from . import case
 from .deadline import connect, never_more_than_the_server
 
-#: How much later than its time a wait may end, on a machine that is busy.
+#: The most by which a wait may exceed its time, on a busy machine.
 SLACK = 6.0
-#: How long what a client leaves may take to be gone. A place in the queue ends by itself only after 5 s.
+#: The time limit for a client's leftovers to disappear. An abandoned queue position lasts 5 s.
 LEFT = 4.5
 
 
 @case(5, 6)
 def waiters_do_not_starve_the_pool(stage):
-    """More wait than there are connections: the holder's release is answered, and all are served in order."""
+    """More waiters than connections: the holder's release is answered, and all are served in order."""
     _, door, adapter = stage.single(pool=2, waiting_connections=4)
     adapter("acquire", hold="h", name="k", wait_ms=0)
     asked = [adapter.ask("acquire", hold=f"w{n}", name="k") for n in range(20)]
@@ -29,7 +29,7 @@ def waiters_do_not_starve_the_pool(stage):
 
 @case(5)
 def a_release_never_stands_behind_a_wait(stage):
-    """One connection for all but waiting: what is released while others wait is free at once."""
+    """One connection for everything but waits: a lock that is released while others wait is free at once."""
     _, _, adapter = stage.single(pool=1, waiting_connections=2)
     stage.hold("b")
     asked = [adapter.ask("acquire", hold=f"w{n}", name="b", wait_ms=60_000) for n in range(3)]
@@ -48,7 +48,7 @@ def a_release_never_stands_behind_a_wait(stage):
 
 @case(5)
 def a_wait_ends_in_time(stage):
-    """A waiter that does not get the lock is told so when its time is over, not much later, and waits no more."""
+    """A waiter that does not get the lock is notified soon after its time is up, and leaves the queue."""
     _, _, adapter = stage.single()
     connect(adapter)
     stage.hold("k")
@@ -66,7 +66,7 @@ def a_wait_ends_in_time(stage):
 
 @case(5, seconds=60, weight=2)
 def a_long_wait_is_one_wait(stage):
-    """A wait that is longer than drivers' own time-outs goes on, and ends with the grant."""
+    """A wait that is longer than drivers' own timeouts continues, and ends with the grant."""
     _, door, adapter = stage.single()
     stage.hold("k")
     asked = adapter.ask("acquire", hold="h", name="k", wait_ms=20_000)
@@ -83,7 +83,7 @@ def a_long_wait_is_one_wait(stage):
 
 @case(5, 7)
 def a_wait_whose_connection_is_cut_ends_when_it_should(stage):
-    """Connections are cut while it waits: it goes on with the time that is left, not with all of it."""
+    """Connections are cut during a wait: it continues with the time that is left, not with all of it."""
     _, door, adapter = stage.single()
     stage.hold("k")
     asked = adapter.ask("acquire", hold="h", name="k", wait_ms=8000)
@@ -100,7 +100,7 @@ def a_wait_whose_connection_is_cut_ends_when_it_should(stage):
 
 @case(5, 7)
 def a_wait_whose_connection_is_cut_ends_with_the_lock(stage):
-    """Connections are cut or half closed while it waits: the lock is granted to it all the same."""
+    """Connections are cut or half closed during a wait: the lock is still granted to it."""
     _, door, adapter = stage.single()
     for number, harm in enumerate([door.cut, door.half_close]):
         stage.hold("k")
@@ -116,7 +116,7 @@ def a_wait_whose_connection_is_cut_ends_with_the_lock(stage):
 
 @case(5, 6)
 def a_reply_that_never_comes(stage):
-    """The server falls silent: the wait ends by the client's own clock, and a grant that comes late is given up."""
+    """The server falls silent: the wait ends by the client's own clock, and a late grant is released."""
     _, door, adapter = stage.single()
     stage.hold("k")
     asked = adapter.ask("acquire", hold="h", name="k", wait_ms=4000)
@@ -133,7 +133,7 @@ def a_reply_that_never_comes(stage):
 
 @case(5, weight=2)
 def a_client_that_dies_while_it_waits_leaves_nothing(stage):
-    """The process of a waiter is killed: the lock passes it over."""
+    """The process of a waiter is killed: the lock skips it."""
     _, _, adapter = stage.single()
     stage.hold("k")
     asked = [adapter.ask("acquire", hold=f"h{n}", name="k", wait_ms=30_000) for n in range(3)]
@@ -147,7 +147,7 @@ def a_client_that_dies_while_it_waits_leaves_nothing(stage):
 
 @case(5, weight=2)
 def a_client_that_dies_just_after_its_grant_leaves_nothing(stage):
-    """The process is killed between the grant and the reply: the lease is cut short (EPHEMERAL)."""
+    """The process is killed between the grant and the reply: the lease is shortened (EPHEMERAL)."""
     _, door, adapter = stage.single()
     stage.hold("k")
     adapter.ask("acquire", hold="h", name="k", lease_ms=60_000, wait_ms=30_000)
@@ -163,7 +163,8 @@ def a_client_that_dies_just_after_its_grant_leaves_nothing(stage):
 
 @case(2, 5)
 def a_hold_outlives_the_connection_that_waited_for_it(stage):
-    """What was granted after a wait is tied to no connection: all are cut after the grant, and it is held on."""
+    """A hold that was granted after a wait does not depend on a connection: all are cut after the grant, and it
+    continues."""
     _, door, adapter = stage.single()
     for number, kind in enumerate(["exclusive", "read"]):
         stage.hold("k")
@@ -181,7 +182,7 @@ def a_hold_outlives_the_connection_that_waited_for_it(stage):
 
 
 def served(adapter, waiters):
-    """Releases each as it is granted, until all are served: in the order of their arrival, if that is the adapter's."""
+    """Releases each lock as it is granted, until all are served. Checks the order if the adapter keeps it."""
     served_in_any_order(adapter, waiters)
     tokens = [each.result()["token"] for each in waiters.values()]
     # Threads of a process may overtake each other on their way to the library.
@@ -189,7 +190,7 @@ def served(adapter, waiters):
 
 
 def served_in_any_order(adapter, waiters):
-    """Releases each as it is granted, until all are served."""
+    """Releases each lock as it is granted, until all are served."""
     left = dict(waiters)
     while left:
         adapter.until(lambda: any(each.is_answered() for each in left.values()), "the next one is served")

@@ -1,4 +1,4 @@
-"""The words that each library has (docs/reference/client-words.md), and what they mean down to their edges."""
+"""The words that each library has (docs/reference/client-words.md), and their exact meaning."""
 
 import json
 import time
@@ -14,13 +14,13 @@ PING_FAILS_IN = 2.0 + 8.0
 
 
 def left_ms(stage, name):
-    """What is left of the lease; 0 if nobody holds it."""
+    """Returns the rest of the lease; 0 if the lock is free."""
     return max((as_dictionary(holder)["lease-left-ms"] for holder in stage.info(name).get("holders", [])), default=0)
 
 
 @case(5)
 def a_try_gets_nothing_where_another_holds_the_lock(stage):
-    """Nothing only where the server said so: all else is an error, and no position is left in the queue."""
+    """The result is empty only if the server said so: all else is an error, and no queue position is left."""
     server, _, adapter = stage.single()
     stage.hold("k")
     assert adapter("try", hold="no", name="k") == {}, "it got something"
@@ -36,7 +36,7 @@ def a_try_gets_nothing_where_another_holds_the_lock(stage):
 
 @case(5)
 def readers_of_several_locks_hold_them_together(stage):
-    """Readers of several locks share them with other readers, and a writer of one of the locks is kept out."""
+    """Readers of several locks share them with other readers, and a writer of one of the locks is excluded."""
     _, _, adapter = stage.single()
     for number, names in enumerate((["a", "b"], ["b", "a"])):
         adapter("acquire", hold=f"r{number}", names=names, kind="read", wait_ms=0)
@@ -48,7 +48,7 @@ def readers_of_several_locks_hold_them_together(stage):
 
 @case(5)
 def info_names_holders_and_waiters(stage):
-    """It tells the holders of a lock, their leases, and how many wait; no holder of a lock that is free."""
+    """The info lists the holders of a lock, their leases, and the number of waiters; no holder of a free lock."""
     _, _, adapter = stage.single()
     assert adapter("info", name="k") == {"holders": [], "waiters": 0}
     token = stage.hold("k")
@@ -101,7 +101,7 @@ def a_ping_fails_where_no_lock_can_be_acquired(stage):
 
 @case(1)
 def a_prefix_stands_before_each_name(stage):
-    """The server has each name with the prefix, also of several locks; the program gives and gets names without it."""
+    """The server has each name with the prefix, also of several locks; the program uses names without it."""
     server, _, adapter = stage.single(prefix="app:")
     adapter("acquire", hold="h1", names=["a", "b"], wait_ms=0)
     token = adapter("acquire", hold="h2", name="k", wait_ms=0)["token"]
@@ -117,7 +117,7 @@ def a_prefix_stands_before_each_name(stage):
 
 @case(1)
 def an_owner_begins_with_the_label(stage):
-    """The owner of each hold is the label and an id that nobody had before."""
+    """The owner of each hold is the label and a unique id."""
     _, _, adapter = stage.single(label="worker 7")
     owners = {adapter("acquire", hold=f"h{number}", name=f"k{number}", wait_ms=0)["owner"] for number in range(2)}
     assert len(owners) == 2 and all(owner.startswith("worker 7:") for owner in owners), f"the owners are {owners}"
@@ -129,7 +129,7 @@ def an_owner_begins_with_the_label(stage):
 
 @case(3, 6, needs=("min_hold",))
 def a_lock_stays_taken_for_its_least_hold(stage):
-    """The server has the lock for that time from the grant on. A release before, or a close, leaves it taken."""
+    """The server keeps the lock for that time from the grant. An earlier release, or a close, leaves it taken."""
     server, _, adapter = stage.single(lease_ms=1000)
     adapter("acquire", hold="h1", name="k", min_hold_ms=LONG_MS, wait_ms=0)
     assert left_ms(stage, "k") > LONG_MS / 2, "a crash now would free it too early"
@@ -161,7 +161,7 @@ def a_lock_is_free_after_its_least_hold(stage):
 
 @case(8, needs=("nested",))
 def a_task_that_waits_for_itself_is_refused(stage):
-    """The body of a block asks for what the block holds: AlreadyHeld at once, and the block holds on."""
+    """The body of a block acquires the block's lock: AlreadyHeld at once, and the block keeps its hold."""
     _, _, adapter = stage.single()
     for kind, nested in (("exclusive", "exclusive"), ("read", "read"), ("read", "write"), ("write", "read")):
         answer = adapter("run", hold=f"{kind}-{nested}", name="k", kind=kind, body_ms=0, wait_ms=0, nested=nested)
@@ -171,7 +171,7 @@ def a_task_that_waits_for_itself_is_refused(stage):
 
 @case(6, needs=("ticket",))
 def a_hold_goes_on_in_another_process(stage):
-    """A hold is detached: the block and the end of its process leave it, and the process that adopts it renews it."""
+    """A hold is detached: it outlives the block and its process, and the process that adopts it renews it."""
     server, door, adapter = stage.single()
     token = adapter("acquire", hold="h1", name="k", wait_ms=0)["token"]
     ticket = adapter("detach", hold="h1", lease_ms=40_000)["ticket"]
@@ -216,7 +216,7 @@ def a_ticket_is_the_same_in_each_language(stage):
 
 @case(6, needs=("ticket",))
 def nothing_is_handed_on_while_a_renewal_may_come_late(stage):
-    """The reply to a renewal is lost. It may yet come late, and cut the adopter's lease: the hold is not handed on."""
+    """The reply to a renewal is lost. It may arrive late, and shorten the adopter's lease: the hold is not detached."""
     _, door, adapter = stage.single()
     token = adapter("acquire", hold="h1", name="k", lease_ms=10_000, wait_ms=0)["token"]
     door.drop(lambda call: call.words[0].upper() == "LOCK.RENEW", then="silent")
@@ -229,7 +229,7 @@ def nothing_is_handed_on_while_a_renewal_may_come_late(stage):
 
 @case(6, needs=("stubborn",))
 def a_close_waits_for_blocks_that_work_under_a_lock(stage):
-    """A block works on though its locks are closed: its lock is given up when it has ended, and not before."""
+    """A block continues though its locks are closed: its lock is released when it has ended, and not before."""
     _, _, adapter = stage.single()
     began = time.monotonic()
     asked = adapter.ask("run", hold="h1", name="k", body_ms=1200, wait_ms=0, stubborn=True)
