@@ -1,7 +1,7 @@
-"""Twenty jobs, a licence for three: a semaphore lets in as many as may, and no more.
+"""Twenty jobs share a licence for three: a semaphore admits three at a time.
 
-Each job takes one of three places (LIMIT 3), works for a moment, and gives its place up.
-A job that dies gives it up too, when its lease ends.
+Each job takes one of three permits (LIMIT 3), works for a moment, and releases it. If a job dies, its permit is free
+when its lease ends.
 
     python few_at_a_time.py                  never more than three at once, and three at times
     python few_at_a_time.py --without-lock   more than three at once
@@ -24,14 +24,14 @@ LEASE_MS, WAIT_MS = 10_000, 60_000
 
 
 def work(database):
-    """Notes when it began and when it ended, by one clock for all processes."""
+    """Records when it began and when it ended, by one clock for all processes."""
     began = time.monotonic()
     time.sleep(0.05)
     database.execute("INSERT INTO job VALUES (?, ?)", (began, time.monotonic()))
 
 
 def be_a_job(path, lock, start):
-    """One job. The lock is None for those who do without."""
+    """Runs one job. Without a lock, the lock is None."""
     database = sqlite3.connect(path, timeout=60, isolation_level=None)
     start.wait()
     if lock is None:
@@ -49,7 +49,7 @@ def be_a_job(path, lock, start):
 
 
 def most_at_once(jobs):
-    """How many were at work at one time."""
+    """Returns the largest number of jobs that worked at the same time."""
     steps = sorted(
         [(began, 1) for began, _ in jobs] + [(ended, -1) for _, ended in jobs]
     )

@@ -1,8 +1,8 @@
-"""A worker holds a lock for as long as it lives, and not a moment longer.
+"""A worker holds a lock as long as it lives, and not a moment longer.
 
-It does not know how long its work takes. With KEEPALIVE its lease, of half a second, stands
-still while its connection is open. Then the worker is killed. The server sees the connection
-close, and by EPHEMERAL 0 the next one has the lock at once.
+It does not know how long its work takes. With KEEPALIVE, its lease of half a second is paused while its connection is
+open. Then the worker is killed. The server sees the connection close, and because of EPHEMERAL 0 the next client gets
+the lock at once.
 
     python killed_worker.py                the work is kept alone, and the next comes at once
     python killed_worker.py --without-tie  another comes in while the worker works
@@ -27,7 +27,7 @@ def connect():
 
 
 def work(lock, options, has_begun):
-    """Takes the lock, and works for ever. The connection must stay open, and be its own."""
+    """Acquires the lock, and works for ever. The connection must stay open, and must not be shared."""
     server = connect().client()
     command = ["LOCK.ACQUIRE", lock, "worker", "PX", LEASE_MS, *options]
     assert server.execute_command(*command) is not None
@@ -36,7 +36,7 @@ def work(lock, options, has_begun):
 
 
 def try_for(server, lock, seconds):
-    """Whether somebody else gets the lock within this time."""
+    """Returns whether another client gets the lock within this time."""
     command = ["LOCK.ACQUIRE", lock, "other", "PX", LEASE_MS]
     command += ["BLOCK", int(seconds * 1000)]
     return server.execute_command(*command) is not None
@@ -50,7 +50,7 @@ def main(options):
     worker.start()
     if not has_begun.wait(30):
         return False
-    # Three leases long.
+    # This takes three leases.
     came_in = try_for(server, lock, WORK_SECONDS)
     os.kill(worker.pid, signal.SIGKILL)
     worker.join()

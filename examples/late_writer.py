@@ -1,13 +1,13 @@
-"""A writer that is stopped past its lease, and writes to Redis all the same.
+"""A writer is stopped past its lease, and then still writes to Redis.
 
-One process takes the lock, reads a total, and is stopped (by SIGSTOP; a garbage collection or
-a virtual machine that moves does the same). Its lease ends, another process takes over and
-writes. Then the first one goes on, and knows nothing of all that.
+One process acquires the lock, reads a total, and is stopped (by SIGSTOP; a garbage collection or the migration of a
+virtual machine has the same effect). Its lease ends, and another process acquires the lock and writes. Then the first
+one continues, unaware of all that.
 
     python late_writer.py                   the late write is turned away: it goes by LOCK.EXEC
     python late_writer.py --without-exec    the late write, a plain SET, destroys the other one
 
-paused_holder.py shows the same with a database, which has to compare tokens by itself.
+paused_holder.py shows the same with a database, which must compare the tokens itself.
 """
 
 import multiprocessing
@@ -75,7 +75,7 @@ def main(with_exec):
 
     print(f"the total was 100, is {value}")
     if with_exec:
-        # The late worker was told, and can start over from what is there now.
+        # The late worker got an error, and can start again from the present value.
         return (value, other.exitcode, paused.exitcode) == (101, 0, TURNED_AWAY)
     return (value, other.exitcode, paused.exitcode) == (110, 0, 0)  # the 1 is lost
 

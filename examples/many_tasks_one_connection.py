@@ -1,8 +1,8 @@
-"""A hundred tasks of one program share one connection, and wait in line for one lock.
+"""A hundred tasks of one program share one connection, and queue for one lock.
 
-A blocking request would stop the connection for all of them. QUEUE answers at once: the token,
-or nil and a place in line, which the task keeps by asking again. When its turn comes the lock
-is reserved for it. So the tasks come in the order in which they first asked, one at a time.
+A blocking request would block the connection for all of them. QUEUE answers at once, with the token or with nil. After
+nil, the task has a position in the queue, which it keeps by asking again. When its turn comes, the lock is reserved for
+it. So the tasks run one at a time, in the order in which they first asked.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ PAUSE_SECONDS = 0.02  # between two questions, far less than that
 
 
 class Record:
-    """What happened."""
+    """The order of events."""
 
     def __init__(self):
         self.asked, self.served = [], []
@@ -28,7 +28,7 @@ class Record:
 
 
 async def be_a_task(server, lock, number, record):
-    """Asks until it is its turn, works, and gives the lock up."""
+    """Asks until it is its turn, works, and releases the lock."""
     owner = f"task-{number}"
     command = ["LOCK.ACQUIRE", lock, owner, "PX", LEASE_MS, "QUEUE", KEEP_MS]
     record.asked.append(number)
@@ -51,7 +51,7 @@ async def run():
         for number in range(TASKS):
             tasks.append(asyncio.create_task(be_a_task(server, lock, number, record)))
         await asyncio.gather(*tasks)
-    # Tokens tell the order in which the lock was granted.
+    # Tokens show the order in which the lock was granted.
     served = [number for _, number in sorted(record.served)]
     in_order = served == record.asked
     print(

@@ -1,9 +1,8 @@
 """A function that holds a lock calls another one that takes the same lock.
 
-With REENTRANT the second request of the same owner adds one to its count, and each release
-takes one off. So no other owner gets the lock before the outermost function is done, and the
-inner function works the same by itself. Without REENTRANT the inner release would give up the
-outer function's lock.
+With REENTRANT, the second request of the same owner adds one to its count, and each release takes one off. So no other
+owner gets the lock before the outermost function ends, and the inner function also works on its own. Without REENTRANT,
+the inner release would release the outer function's lock.
 
     python nested_calls.py                       nobody comes in between
     python nested_calls.py --without-reentrant   somebody does
@@ -30,7 +29,7 @@ class Tree:
 
     @contextmanager
     def locked(self):
-        """Holds the lock, whether the caller holds it already or not."""
+        """Holds the lock, whether or not the caller already holds it."""
         command = ["LOCK.ACQUIRE", self.lock, self.owner, "PX", LEASE_MS]
         if self.server.execute_command(*command, *self.options) is None:
             raise BlockingIOError("somebody else holds the lock")
@@ -40,14 +39,14 @@ class Tree:
             self.server.execute_command("LOCK.RELEASE", self.lock, self.owner)
 
     def insert(self, depth):
-        """Changes a node, and those below it."""
+        """Changes a node and its descendants."""
         with self.locked():
             if depth > 0:
                 self.insert(depth - 1)
             self.somebody_else_tries()
 
     def somebody_else_tries(self):
-        """Behind each change there is a moment in which another one may come."""
+        """After each change, another client has a moment to try."""
         other = f"other-{uuid.uuid4()}"
         command = ["LOCK.ACQUIRE", self.lock, other, "PX", LEASE_MS]
         if self.server.execute_command(*command) is not None:

@@ -1,7 +1,7 @@
 """A writer changes two rows, and no reader sees one of them old and one new.
 
-Readers share the lock (SHARED) and read side by side; the writer has it alone. They are
-served in order, so a stream of readers does not keep the writer out.
+Readers share the lock (SHARED) and read in parallel; the writer has it alone. They are served in order, so a stream of
+readers does not shut out the writer.
 
     python one_writer_many_readers.py                  no reader sees a half
     python one_writer_many_readers.py --without-lock   readers see halves
@@ -23,7 +23,7 @@ LEASE_MS, WAIT_MS = 10_000, 60_000
 
 
 class Lock:
-    """Held within a with statement. Without a name it does nothing."""
+    """A lock for a with statement. Without a name it does nothing."""
 
     def __init__(self, name, *mode):
         self.name, self.mode, self.owner = name, mode, str(uuid.uuid4())

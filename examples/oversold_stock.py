@@ -1,9 +1,8 @@
 """Fifty buyers, ten items: a lock keeps a stock from being oversold.
 
-Each buyer reads how many items are left, thinks for a moment, and writes one less. Done
-by two at once, both read the same number, and one item is sold twice. With the lock one
-buyer at a time does it, in the order in which they came. (A single UPDATE could do both
-here; with a payment between the read and the write it cannot.)
+Each buyer reads how many items are left, thinks for a moment, and writes one less. If two do so at once, both read the
+same number, and one item is sold twice. With the lock, one buyer at a time does it, in order of arrival. (A single
+UPDATE could replace the lock here, but not if there is a payment between the read and the write.)
 
     python oversold_stock.py                  exactly ten are sold
     python oversold_stock.py --without-lock   more are sold than there were
@@ -27,12 +26,12 @@ LEASE_MS, WAIT_MS = 10_000, 60_000
 
 
 def connect_to_redis():
-    # The answer to a request that waits may take WAIT_MS: the socket must not give up.
+    # The answer to a waiting request may take WAIT_MS: the socket must not time out earlier.
     return redis.from_url(REDIS_URL, socket_timeout=WAIT_MS / 1000 + 5)
 
 
 def read_and_write(database):
-    """What must not be done by two at once."""
+    """Reads and writes the stock, which only one buyer at a time may do."""
     (left,) = database.execute("SELECT count FROM stock").fetchone()
     time.sleep(0.005)  # a payment, a network, a busy machine
     if left > 0:
@@ -41,7 +40,7 @@ def read_and_write(database):
 
 
 def buy(path, lock, start):
-    """One buyer. The lock is None for those who do without."""
+    """Runs one buyer. Without a lock, the lock is None."""
     database = sqlite3.connect(path, timeout=60, isolation_level=None)
     start.wait()
     if lock is None:
@@ -59,7 +58,7 @@ def buy(path, lock, start):
 
 
 def run_buyers(path, lock, start):
-    """The buyers of one process."""
+    """Runs the buyers of one process."""
     buyers = [
         threading.Thread(target=buy, args=(path, lock, start))
         for _ in range(BUYERS_PER_PROCESS)

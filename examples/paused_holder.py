@@ -1,14 +1,14 @@
-"""A holder that is stopped past its lease, and why the token has to go along.
+"""A holder is stopped past its lease: this is why every write needs the token.
 
-One process takes the lock, reads a balance, and is stopped (by SIGSTOP; a garbage
-collection or a virtual machine that moves does the same). Its lease ends, another process
-takes over and writes. Then the first one goes on, and knows nothing of all that.
+One process acquires the lock, reads a balance, and is stopped (by SIGSTOP; a garbage collection or the migration of a
+virtual machine has the same effect). Its lease ends, and another process acquires the lock and writes. Then the first
+one continues, unaware of all that.
 
     python paused_holder.py                   the late write is turned away
     python paused_holder.py --without-fence   the late write destroys the other one
 
-The fence is a column: every write brings the token of its lock, and the row refuses one
-that is not greater than the last it has seen. No lock server can do that for you.
+The fence is a column: every write carries the token of its lock, and the row rejects a token that is not greater than
+the last one. No lock server can do that for you.
 """
 
 import multiprocessing
@@ -81,7 +81,7 @@ def main(with_fence):
 
     print(f"the balance was 100, is {balance}")
     if with_fence:
-        # The late worker was told, and can start over from what is there now.
+        # The late worker got an error, and can start again from the present balance.
         return (balance, other.exitcode, paused.exitcode) == (101, 0, TURNED_AWAY)
     return (balance, other.exitcode, paused.exitcode) == (110, 0, 0)  # the 1 is lost
 

@@ -1,7 +1,7 @@
-"""Whether an example may write to the server: it must have the module, and no keys of anybody else.
+"""Checks whether an example may write to the server: it must have the module, and no keys of other programs.
 
-Whatever answers on the default port may be in use. So an example says where it writes, and refuses a database that has
-keys already, unless REDISLOCK_EXAMPLES=anywhere.
+The server on the default port may be in use. So an example says where it writes, and refuses a database that already
+has keys, unless REDISLOCK_EXAMPLES=anywhere.
 
     python playground.py    only checks
 """
@@ -15,7 +15,7 @@ REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
 
 
 def may_write(url=REDIS_URL):
-    """Ends the program unless the server is there to be played with."""
+    """Ends the program unless the server may be used for examples."""
     where = url.rpartition("@")[2].removeprefix("redis://")
     with redis.from_url(url) as server:
         try:

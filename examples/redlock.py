@@ -2,11 +2,10 @@
 
     python redlock.py 127.0.0.1:7001 127.0.0.1:7002 ...   (without addresses: 7001 to 7005)
 
-It is held if a majority grants it, for what is left of the lease since before the first request
-was sent. A second round (RAISE) gives a majority the highest of their tokens, which is therefore
-higher than that of any earlier holder. See docs/concepts/redlock.md for how to set up the servers,
-and for what this does not promise. There is no LIMIT, on purpose: with two permits on each of five servers,
-three owners would fit.
+The lock is held if a majority grants it. The lease counts from before the first request was sent. A second round
+(RAISE) gives a majority the highest of their tokens, which is therefore higher than that of any earlier holder. See
+docs/concepts/redlock.md for how to set up the servers, and for what this does not promise. LIMIT is left out on
+purpose: with two permits on each of five servers, three owners would fit.
 """
 
 import asyncio
@@ -22,12 +21,12 @@ BACK_OFF_SECONDS = 0.2
 
 
 def now():
-    """Seconds, on a clock that nobody sets and that goes on while the machine sleeps."""
+    """Returns seconds on a clock that cannot be set and that keeps counting while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Redlock:
-    """A lock for one task at a time: `async with` takes it and gives it up."""
+    """A lock for one task at a time: `async with` acquires and releases it."""
 
     def __init__(self, servers, key, lease_ms=10_000, timeout_ms=200, attempts=20):
         self.servers, self.majority = servers, len(servers) // 2 + 1
@@ -43,13 +42,13 @@ class Redlock:
         raise TimeoutError(f"{self.key} was not to be had; the servers said {self.said}")
 
     async def __aexit__(self, *_):
-        """Asks all servers: any of them may have granted it and not been heard."""
+        """Asks all servers: any of them may have granted it, with its reply lost."""
         self.token, self.until = None, 0.0
         await self._ask(self.servers, "RELEASE")
 
     async def attempt(self):
-        """The token, or None."""
-        # A new owner: what is granted late to an earlier attempt does not count for this one.
+        """Returns the token, or None."""
+        # A new owner: a late grant to an earlier attempt does not count for this one.
         self.owner, self.token, began = str(uuid.uuid4()), None, now()
         try:
             replies = await self._ask(self.servers, "ACQUIRE", "PX", self.lease_ms)
@@ -59,7 +58,7 @@ class Redlock:
                 highest = max(granted.values())
                 if await self._renew(granted, began, "RAISE", highest):
                     self.token = highest
-                # Its clock may be so far ahead that the others refuse the token: then without it.
+                # A server's clock may be so far ahead that the others refuse its token. Then that server is left out.
                 granted = {server: token for server, token in granted.items() if token < highest}
             return self.token
         finally:
@@ -67,7 +66,7 @@ class Redlock:
                 await self.__aexit__()
 
     async def extend(self):
-        """Whether a majority still has this token, and begins the lease anew."""
+        """Starts a new lease. Returns whether a majority still has this token."""
         return await self._renew(self.servers, now(), "TOKEN", self.token)
 
     async def _renew(self, servers, began, *which):
@@ -78,7 +77,7 @@ class Redlock:
         return is_held
 
     async def _ask(self, servers, command, *options):
-        """What each server answers in time, or the exception if it does not."""
+        """Returns each server's answer in time, or its exception."""
         line = f"LOCK.{command}", self.key, self.owner, *options
         asked = [asyncio.wait_for(server.execute_command(*line), self.timeout) for server in servers]
         return dict(zip(servers, await asyncio.gather(*asked, return_exceptions=True)))

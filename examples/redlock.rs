@@ -4,11 +4,13 @@
 //! cargo run --example redlock -- 127.0.0.1:7001 127.0.0.1:7002 ...   # without addresses: 7001 to 7005
 //! ```
 //!
-//! It is held if a majority grants it, for what is left of the lease since before the first request was sent. A second
-//! round (`RAISE`) gives a majority the highest of their tokens, which is therefore higher than that of any earlier
-//! holder. `docs/concepts/redlock.md` tells how to set up the servers, and what this does not promise.
+//! The lock is held if a majority grants it. The lease counts from before the first request was sent. A
+//! second round (`RAISE`) gives a majority the highest of their tokens, which is therefore higher than that
+//! of any earlier holder. `docs/concepts/redlock.md` describes how to set up the servers, and what this does
+//! not promise.
 //!
-//! It has no `LIMIT`, on purpose: with two places on each of five servers, three holders would have a majority.
+//! `LIMIT` is left out on purpose: with two permits on each of five servers, three holders would have a
+//! majority.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -19,12 +21,12 @@ use redis::{Client, Connection, RedisResult};
 use rustix::time::{ClockId, clock_gettime};
 use uuid::Uuid;
 
-/// Of a lease: how much faster a server's clock may run than the client's, in percent.
+/// The percentage of a lease by which a server's clock may run faster than the client's.
 const DRIFT_PERCENT: u32 = 1;
 const ATTEMPTS: u32 = 20;
 const BACK_OFF: Duration = Duration::from_millis(200);
 
-/// A clock that nobody sets and that goes on while the machine sleeps.
+/// Returns the time of a clock that cannot be set and that keeps counting while the machine sleeps.
 pub fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -37,21 +39,22 @@ struct Server {
 }
 
 impl Server {
-    /// What it answers within the time; an error says why it did not.
+    /// Returns its answer within the time, or an error that says why there is none.
     fn ask(&mut self, words: &[&str], timeout: Duration) -> RedisResult<Option<i64>> {
         let (end, was_connected) = (now() + timeout, self.connection.is_some());
         let reply = self.ask_once(words, end);
         match &reply {
-            // It may have closed the connection long ago. Asking again does no harm: same owner, same answer.
+            // The server may have closed the connection long ago. Asking again does no harm: same owner, same
+            // answer.
             Err(error) if was_connected && error.is_connection_dropped() => self.ask_once(words, end),
             _ => reply,
         }
     }
 
     fn ask_once(&mut self, words: &[&str], end: Duration) -> RedisResult<Option<i64>> {
-        // A time-out of none would be none at all.
+        // A timeout of zero would mean no timeout.
         let left = || end.saturating_sub(now()).max(Duration::from_millis(1));
-        // A request that does not get to the end of this drops the connection, for it may owe an answer.
+        // A request that does not reach the end of this drops the connection, which may still owe an answer.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.client.get_connection_with_timeout(left())?,
@@ -66,7 +69,7 @@ impl Server {
     }
 }
 
-/// A hold that is asked for, or had.
+/// A hold that is requested or granted.
 struct Hold {
     key: String,
     owner: String,
@@ -75,13 +78,13 @@ struct Hold {
     until: Duration,
 }
 
-/// A client that takes one lock at a time on several servers.
+/// A client that acquires one lock at a time on several servers.
 pub struct Redlock {
     servers: Vec<Server>,
     timeout: Duration,
 }
 
-/// No attempt had a majority in time; with what each server said to the last one.
+/// No attempt had a majority in time. Contains what each server said to the last one.
 #[derive(Debug)]
 pub struct NotAcquired(Vec<String>);
 
@@ -94,7 +97,7 @@ impl fmt::Display for NotAcquired {
 impl std::error::Error for NotAcquired {}
 
 impl Redlock {
-    /// With the addresses of all servers, and how long one of them may take to answer: far less than a lease.
+    /// Takes the addresses of all servers, and the time limit of one answer: far less than a lease.
     pub fn new(addresses: &[String], timeout: Duration) -> RedisResult<Redlock> {
         let open = |address: &String| {
             Ok(Server { client: Client::open(format!("redis://{address}"))?, connection: None })
@@ -102,12 +105,12 @@ impl Redlock {
         Ok(Redlock { servers: addresses.iter().map(open).collect::<RedisResult<_>>()?, timeout })
     }
 
-    /// Takes the lock. It is given up when the guard is dropped.
+    /// Acquires the lock, which is released when the guard is dropped.
     pub fn acquire(&mut self, key: &str, lease: Duration) -> Result<Guard<'_>, NotAcquired> {
         self.acquire_within(ATTEMPTS, key, lease)
     }
 
-    /// The same with another bound on the attempts.
+    /// Does the same, with another limit on the attempts.
     pub fn acquire_within(
         &mut self,
         attempts: u32,
@@ -119,7 +122,7 @@ impl Redlock {
             if attempt > 0 {
                 thread::sleep(BACK_OFF.mul_f64(chance()));
             }
-            // A new owner: what is granted late to an earlier attempt does not count for this one.
+            // A new owner: a late grant to an earlier attempt does not count for this one.
             let owner = Uuid::new_v4().to_string();
             let mut hold = Hold { key: key.into(), owner, lease, token: 0, until: Duration::ZERO };
             match self.take(&mut hold) {
@@ -131,7 +134,7 @@ impl Redlock {
         Err(NotAcquired(said))
     }
 
-    /// Both rounds; what the servers said to the first if that was not enough.
+    /// Runs both rounds. If the first one fails, returns what the servers said.
     fn take(&mut self, hold: &mut Hold) -> Result<(), Vec<String>> {
         let began = now();
         let replies =
@@ -147,13 +150,14 @@ impl Redlock {
                 hold.token = highest;
                 return Ok(());
             }
-            // Its clock may be so far ahead that the others refuse the token: then without it.
+            // A server's clock may be so far ahead that the others refuse its token. Then that server is left
+            // out.
             granted.retain(|(_, token)| *token < highest);
         }
         Err(replies.iter().map(|(_, reply)| format!("{reply:?}")).collect())
     }
 
-    /// Whether a majority renews the lease, and some of it is left since it began.
+    /// Returns true if a majority renews the lease in time, so that some of it is left.
     fn renew(&mut self, numbers: &[usize], hold: &mut Hold, began: Duration, which: [&str; 2]) -> bool {
         let lease = hold.lease.as_millis().to_string();
         let replies = self.ask(numbers, hold, "LOCK.RENEW", &["PX", &lease, which[0], which[1]]);
@@ -166,12 +170,12 @@ impl Redlock {
         is_held
     }
 
-    /// On all servers: any of them may have granted it and not been heard.
+    /// Releases on all servers: any of them may have granted it, with its reply lost.
     fn release(&mut self, hold: &Hold) {
         self.ask(&self.all(), hold, "LOCK.RELEASE", &[]);
     }
 
-    /// Asks the servers with these numbers at the same time, and waits until each has answered or its time is over.
+    /// Asks the servers with these numbers in parallel, and waits until each has answered or its time is up.
     fn ask(
         &mut self,
         numbers: &[usize],
@@ -199,29 +203,29 @@ impl Redlock {
     }
 }
 
-/// A number from 0 to 1.
+/// Returns a random number from 0 to 1.
 fn chance() -> f64 {
     f64::from(Uuid::new_v4().as_fields().0) / f64::from(u32::MAX)
 }
 
-/// The lock is held, for as long as `left` says.
+/// A lock that is held, for as long as `left` says.
 pub struct Guard<'a> {
     redlock: &'a mut Redlock,
     hold: Hold,
 }
 
 impl Guard<'_> {
-    /// What goes along with every write, so that a late one can be told.
+    /// Returns the token to send with every write, so that a late one is detected.
     pub fn token(&self) -> i64 {
         self.hold.token
     }
 
-    /// How long it is held from now on, if nobody extends it.
+    /// Returns the time for which it is held, unless it is extended.
     pub fn left(&self) -> Duration {
         self.hold.until.saturating_sub(now())
     }
 
-    /// Whether a majority still has this token, and begins the lease anew.
+    /// Starts a new lease. Returns true if a majority still has this token.
     pub fn extend(&mut self) -> bool {
         let (all, token) = (self.redlock.all(), self.token().to_string());
         self.redlock.renew(&all, &mut self.hold, now(), ["TOKEN", &token])
@@ -234,7 +238,7 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Takes it twice, and tries to take it meanwhile; whether all went as it should.
+/// Acquires it twice, and tries to acquire it meanwhile. Returns true if all went as expected.
 pub fn run(addresses: &[String]) -> Result<bool, Box<dyn std::error::Error>> {
     let (timeout, lease) = (Duration::from_millis(200), Duration::from_secs(10));
     let mut first = Redlock::new(addresses, timeout)?;

@@ -1,12 +1,11 @@
-"""A job that several instances schedule, and exactly one runs.
+"""Several instances schedule a job, and exactly one runs it.
 
-Every instance of a program wakes up at the scheduled minute and asks for the lock of
-that minute. One is granted it and runs the job; the others get nil at once and go on.
+At the scheduled minute, every instance of a program asks for the lock of that minute. The one that gets it runs the
+job; the others get nil at once and continue.
 
-The lock is not released when the job is done: it stands for "this minute is taken care
-of", also for an instance whose clock is late. Its lease says how late that may be. If
-the instance dies in the middle, nobody runs the job for this minute. If a job must be done
-to the end, release the lock when it fails, or take steps that can be repeated.
+The lock is not released when the job is done: it marks the minute as handled, also for an instance whose clock is late.
+Its lease is the longest such delay. If the instance dies in the middle, no instance runs the job for this minute. If a
+job must be finished, release the lock when it fails, or use steps that can be repeated.
 """
 
 import multiprocessing
@@ -26,7 +25,7 @@ LEASE_SECONDS = 60  # longer than the clocks of two instances can differ
 
 
 def at_the_scheduled_minute(job, minute, instance, database):
-    """What each instance does when its clock says that it is time."""
+    """Runs the job in one instance, when its clock says that it is time."""
     server = redis.from_url(REDIS_URL)
     lock = f"job:{job}:{minute}"
     token = server.execute_command("LOCK.ACQUIRE", lock, instance, "EX", LEASE_SECONDS)
@@ -40,7 +39,7 @@ def run_the_job(minute, instance, token, database):
 
 
 def be_an_instance(job, minutes, instance, path, start):
-    """One instance of the program, in a process of its own."""
+    """Runs one instance of the program, in a process of its own."""
     database = sqlite3.connect(path, timeout=60, isolation_level=None)
     start.wait()
     for minute in minutes:

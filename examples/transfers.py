@@ -1,7 +1,7 @@
-"""Money goes between accounts in all directions, and all of it arrives.
+"""Clerks transfer money between accounts in all directions, and none of it is lost.
 
-A transfer locks both accounts in one step (LOCK.MACQUIRE). One that took them one after the
-other could wait for one that took them in the other order, and that one for it.
+A transfer locks both accounts in one step (LOCK.MACQUIRE). If it took them one after the other, two transfers in
+opposite directions could wait for each other.
 
     python transfers.py                  every account is right
     python transfers.py --without-lock   some are not
@@ -24,13 +24,13 @@ LEASE_MS, WAIT_MS = 10_000, 60_000
 
 
 def transfers(number):
-    """What a clerk is to do: from which account to which, and how much."""
+    """Returns the transfers of a clerk: the source, the target and the amount of each."""
     chance = random.Random(number)
     return [(*chance.sample(range(ACCOUNTS), 2), chance.randint(1, 9)) for _ in range(TRANSFERS)]
 
 
 def transfer(database, source, target, amount):
-    """What must not be done by two at once to one account."""
+    """Moves money between two accounts, which only one clerk at a time may do."""
     query = "SELECT balance FROM account WHERE id = ?"
     balances = [database.execute(query, (n,)).fetchone()[0] for n in (source, target)]
     time.sleep(0.002)  # two banks, a network
@@ -40,7 +40,7 @@ def transfer(database, source, target, amount):
 
 
 def be_a_clerk(path, name, number, start):
-    """Makes transfers. The name is None for those who do without locks."""
+    """Makes transfers. Without locks, the name is None."""
     database = sqlite3.connect(path, timeout=60, isolation_level=None)
     server = redis.from_url(REDIS_URL, socket_timeout=WAIT_MS / 1000 + 5)
     start.wait()
@@ -86,7 +86,7 @@ def main(with_lock):
 
 
 def balances_due():
-    """What must be in the accounts after all transfers, in whatever order."""
+    """Returns the balances after all transfers, in whatever order."""
     balances = [BALANCE] * ACCOUNTS
     for source, target, amount in itertools.chain(*map(transfers, range(PROCESSES))):
         balances[source] -= amount

@@ -1,4 +1,4 @@
-// Of all instances of a program one leads; when it resigns, dies or is cut off, the next in line does.
+// Of all instances of a program, one leads. When it resigns, dies or is cut off, the next candidate leads.
 
 import { setTimeout as pause } from "node:timers/promises";
 import { Redis } from "ioredis";
@@ -8,7 +8,7 @@ const redis = new Redis("redis://127.0.0.1:6379");
 const locks = new Locks(redis);
 const tokens: number[] = [];
 
-// It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+// The example writes to this server, and removes its keys. It refuses a server without the module, or with keys.
 await redis.call("LOCK.INFO", "example");
 if ((await redis.dbsize()) > 0 && process.env.REDISLOCK_EXAMPLES !== "anywhere") {
   throw new Error("127.0.0.1:6379 has keys already: use an empty server, or set REDISLOCK_EXAMPLES=anywhere");

@@ -1,7 +1,7 @@
-"""Of all instances of a program one leads: it does what must be done by one alone.
+"""Of all instances of a program, one leads, and does the work that only one may do.
 
-An instance that resigns, dies or is cut off is followed by the next in line. The token of
-the leader is higher than that of all before it, so what it writes to can tell it from them.
+When an instance resigns, dies or is cut off, the next candidate leads. The leader's token is higher than those of all
+earlier leaders, so a resource that it writes to can tell them apart.
 """
 
 import os

@@ -1,4 +1,4 @@
-//! Of all instances of a program one leads; when it resigns, dies or is cut off, the next in line does.
+//! Of all instances of a program, one leads. When it resigns, dies or is cut off, the next candidate leads.
 
 use redislock_client::{Error, Leader, Locks, redis};
 use std::time::Duration;
@@ -8,11 +8,11 @@ const ADDRESS: &str = "redis://127.0.0.1:6379";
 
 /// One instance stands for election.
 fn stand(locks: &Locks, instance: &'static str) -> Result<Leader, Error> {
-    // The work is dropped when it leads no more.
+    // The work is dropped when it loses the leadership.
     locks.leader("scheduler").on_elected(move |_| async move { println!("{instance} leads") }).stand()
 }
 
-/// The fencing token of this leader, as soon as it leads.
+/// Returns the fencing token of this leader, as soon as it leads.
 async fn token(leader: &Leader) -> Result<u64, Error> {
     let hold = leader.elected().await?;
     sleep(Duration::from_millis(10)).await; // let it do something
@@ -23,7 +23,8 @@ async fn token(leader: &Leader) -> Result<u64, Error> {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let locks = Locks::open(ADDRESS)?;
     let mut server = redis::Client::open(ADDRESS)?.get_multiplexed_async_connection().await?;
-    // It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+    // The example writes to this server, and removes its keys. It refuses a server without the module, or
+    // with keys.
     redis::cmd("LOCK.INFO").arg("example").exec_async(&mut server).await?;
     let keys: u64 = redis::cmd("DBSIZE").query_async(&mut server).await?;
     if keys > 0 && std::env::var("REDISLOCK_EXAMPLES").is_err() {

@@ -1,4 +1,4 @@
-// Twenty jobs, a licence for three: a semaphore lets in as many as may, in the order in which they came.
+// Twenty jobs share a licence for three: a semaphore admits three at a time, in order of arrival.
 
 import { setTimeout as pause } from "node:timers/promises";
 import { Redis } from "ioredis";
@@ -10,7 +10,7 @@ const licence = locks.semaphore("licence", 3);
 let now = 0;
 let most = 0;
 
-// It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+// The example writes to this server, and removes its keys. It refuses a server without the module, or with keys.
 await redis.call("LOCK.INFO", "example");
 if ((await redis.dbsize()) > 0 && process.env.REDISLOCK_EXAMPLES !== "anywhere") {
   throw new Error("127.0.0.1:6379 has keys already: use an empty server, or set REDISLOCK_EXAMPLES=anywhere");

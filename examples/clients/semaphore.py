@@ -1,4 +1,4 @@
-"""Twenty jobs of one event loop, a licence for three: a semaphore lets in as many as may.
+"""Twenty jobs of one event loop share a licence for three: a semaphore admits three at a time.
 
 Many processes on many machines may share the licence; waiters are served in order.
 
@@ -21,7 +21,7 @@ JOBS, PLACES = 20, 3
 
 
 class Licence:
-    """Notes how many use it at once."""
+    """Counts how many use it at once."""
 
     def __init__(self):
         self.now = self.most = 0

@@ -1,4 +1,4 @@
-//! Twenty jobs, a licence for three: a semaphore lets in as many as may, in the order in which they came.
+//! Twenty jobs share a licence for three: a semaphore admits three at a time, in order of arrival.
 
 use redislock_client::{Error, Locks, redis};
 use std::sync::Arc;
@@ -20,7 +20,8 @@ async fn job(locks: Locks, now: Arc<AtomicU64>, most: Arc<AtomicU64>) -> Result<
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let locks = Locks::open(ADDRESS)?;
     let mut server = redis::Client::open(ADDRESS)?.get_multiplexed_async_connection().await?;
-    // It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+    // The example writes to this server, and removes its keys. It refuses a server without the module, or
+    // with keys.
     redis::cmd("LOCK.INFO").arg("example").exec_async(&mut server).await?;
     let keys: u64 = redis::cmd("DBSIZE").query_async(&mut server).await?;
     if keys > 0 && std::env::var("REDISLOCK_EXAMPLES").is_err() {

@@ -1,5 +1,5 @@
-// Workers take payments from a queue, and never work for the same customer at the same time.
-// Each payment is a read, some work and a write: without the lock some would be lost.
+// Workers take payments from a queue, and never work for the same customer at the same time. Each payment is a read,
+// some work and a write: without the lock, some would be lost.
 
 import { setTimeout as pause } from "node:timers/promises";
 import { Redis } from "ioredis";
@@ -8,7 +8,7 @@ import { Locks } from "redislock";
 const redis = new Redis("redis://127.0.0.1:6379");
 const locks = new Locks(redis);
 
-// It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+// The example writes to this server, and removes its keys. It refuses a server without the module, or with keys.
 await redis.call("LOCK.INFO", "example");
 if ((await redis.dbsize()) > 0 && process.env.REDISLOCK_EXAMPLES !== "anywhere") {
   throw new Error("127.0.0.1:6379 has keys already: use an empty server, or set REDISLOCK_EXAMPLES=anywhere");

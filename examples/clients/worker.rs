@@ -1,5 +1,5 @@
-//! Workers take payments from a queue, and never work for the same customer at the same time.
-//! Each payment is a read, some work and a write: without the lock some would be lost.
+//! Workers take payments from a queue, and never work for the same customer at the same time. Each payment is
+//! a read, some work and a write: without the lock, some would be lost.
 
 use redislock_client::Locks;
 use redislock_client::redis::{self, AsyncCommands, aio::MultiplexedConnection};
@@ -34,7 +34,8 @@ async fn pay(server: &mut MultiplexedConnection, customer: &str) -> Result<(), F
 async fn main() -> Result<(), Failure> {
     let locks = Locks::open(ADDRESS)?;
     let mut server = redis::Client::open(ADDRESS)?.get_multiplexed_async_connection().await?;
-    // It writes to this server, and removes what it wrote. A server without the module, or with keys, is refused.
+    // The example writes to this server, and removes its keys. It refuses a server without the module, or
+    // with keys.
     redis::cmd("LOCK.INFO").arg("example").exec_async(&mut server).await?;
     let keys: u64 = redis::cmd("DBSIZE").query_async(&mut server).await?;
     if keys > 0 && std::env::var("REDISLOCK_EXAMPLES").is_err() {
