@@ -259,6 +259,8 @@ def test_the_names_of_telemetry_are_those_of_the_libraries(library):
     attributes = set(re.findall(r"^\| `(redislock\.[\w.]+)` \| (?:a|all)\b", page, re.MULTILINE))
     source = (folder / RECORDERS[library]).read_text()
     assert attributes == set(re.findall(r'"(redislock\.(?!client)[\w.]+)"', source)) and len(attributes) == 3
+    about = re.findall(r"^\| `redislock\.client\.\S+ \|.*\| ([\w ]+)", page, re.MULTILINE)[:5]
+    assert [text for text in about if f'"{text.strip().capitalize()}"' not in source] == [] and len(about) == 5
 
 
 # The example configuration

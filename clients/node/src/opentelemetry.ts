@@ -42,11 +42,11 @@ export function telemetry(options: TelemetryOptions = {}): Hooks {
   const name = "redislock.client";
   const histogram = (what: string, description: string, explicitBucketBoundaries: number[]) =>
     meter.createHistogram(`${name}.${what}.duration`, { unit: "s", description, advice: { explicitBucketBoundaries } });
-  const waits = histogram("wait", "From acquire to its end", WAITS);
-  const holds = histogram("hold", "From a grant to its end", HOLDS);
-  const waiters = meter.createUpDownCounter(`${name}.waiter.count`, { description: "Requests that have not ended" });
-  const holders = meter.createUpDownCounter(`${name}.hold.count`, { description: "Locks that are held" });
-  const failures = meter.createCounter(`${name}.renewal.failures`, { description: "Renewals that failed" });
+  const waits = histogram("wait", "Time from a request to its end", WAITS);
+  const holds = histogram("hold", "Time from a grant to its end", HOLDS);
+  const waiters = meter.createUpDownCounter(`${name}.waiter.count`, { description: "Pending requests" });
+  const holders = meter.createUpDownCounter(`${name}.hold.count`, { description: "Holds" });
+  const failures = meter.createCounter(`${name}.renewal.failures`, { description: "Failed renewals" });
   const granted = new Map<string, Granted>();
 
   const about = ([first = ""]: readonly string[], error?: Error): Attributes => ({
