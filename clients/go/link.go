@@ -65,8 +65,8 @@ type link struct {
 	// onChange receives the locks that have changed: nil for any, for example when the connection ended and pushes may
 	// have been missed.
 	onChange func(names []any)
-	// givenUp is true if a reply did not arrive in time, and served if the server did what only a primary does. told is
-	// true if the server reports changes of the keys that were read here.
+	// givenUp is set when a reply did not arrive in time, served when the server did what only a primary does, and told
+	// when it reports changes of keys.
 	givenUp, served, told atomic.Bool
 
 	wake   chan struct{}

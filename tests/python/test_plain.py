@@ -120,6 +120,8 @@ def test_what_the_repository_has_is_not_found(tmp_path):
         ("a.py", f"a = 1\n# {LONG}\n", 2),
         ("a.ts", f"/**\n * {LONG}\n */\n", 2),
         ("a.mjs", f"// {LONG}\n", 1),
+        ("a.go", f"package a\n\n// {LONG}\nfunc a() {{}}\n", 3),
+        ("a.java", f"/**\n * Yes.\n *\n * @return {LONG}\n */\n", 4),
         ("a.sh.example", f"a 1\n# {LONG}\n", 2),
         ("a", f"#!/usr/bin/env bash\n# {LONG}\n", 2),
         ("a", f'#!/usr/bin/env python3\n"""{LONG}"""\n', 2),
@@ -131,6 +133,13 @@ def test_comments_docstrings_and_messages_are_read(tmp_path, name, text, line):
     path.write_text(text)
     told = subprocess.run([ROOT / "scripts" / "plain", path], capture_output=True, text=True)
     assert told.returncode == 1 and told.stdout.startswith(f"{path}:{line}: 31 words: "), told.stdout
+
+
+def test_each_tag_of_a_comment_counts_alone_and_a_code_tag_is_one_word(tmp_path):
+    half = "word " * 16
+    assert found(tmp_path, "a.java", f"/**\n * @param a {half}\n * @return {half}\n */\n") == []
+    assert found(tmp_path, "a.java", f"/** {'word ' * 28}{{@code a b c d}} end. */\n") == []
+    assert found(tmp_path, "a.java", f"/** {'word ' * 30}{{@link #a}} end. */\n") == [(1, "32 words")]
 
 
 def test_code_is_not_read(tmp_path):
@@ -196,6 +205,19 @@ def test_each_mark_is_counted_once_in_the_file_that_has_it(plain, tmp_path):
     found = list(plain.comments_of(path))
     assert [plain.FRAGMENT.match(each) is not None for each in found] == [True, False, False, False]
     assert [plain.IDIOM.search(each) is not None for each in found] == [False, False, True, False]
+
+
+def test_each_file_belongs_to_the_area_of_its_folder(plain):
+    for name, area in [
+        ("src/lib.rs", "src"),
+        ("clients/go/lock.go", "clients"),
+        ("clients/node/README.md", "pages"),
+        ("scripts/plain", "elsewhere"),
+        ("tests/python/test_plain.py", "elsewhere"),
+        ("docs/internals/history.md", None),
+    ]:
+        assert plain.area_of(ROOT / name) == area
+    assert set(plain.MARKS_MAX) == {"src", "pages", "clients", "elsewhere", "names of tests"}
 
 
 def test_an_area_with_more_marks_than_it_may_have_is_an_error(plain, monkeypatch, capsys):

@@ -207,8 +207,8 @@ func (t *table) chain(names []string, owner string, kind int, seen *[]string) []
 	return nil
 }
 
-// waitsOf returns the steps of the first wait of this owner, if all its waits depend on the first of these owners: an
-// owner continues once any of its waits ends.
+// waitsOf returns the steps of this owner's first wait, if all its waits depend on the first of these owners. An owner
+// continues once any of its waits ends.
 func (t *table) waitsOf(owner string, seen *[]string) (first []string) {
 	for _, w := range t.waits {
 		if w.owner != owner {
