@@ -1,4 +1,4 @@
-//! What the tool and its guard tell each other: frames of one size over a pair of sockets.
+//! The messages between the tool and its guard: frames of one size over a pair of sockets.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::timing::Deadline;
 /// The size of a frame: a kind and two numbers.
 pub const FRAME: usize = 17;
 
-/// What the tool orders.
+/// The tool's orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Start the command, with this fencing token.
@@ -22,10 +22,10 @@ pub enum Order {
     Signal(i32),
 }
 
-/// What ended the command.
+/// The reason why the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It ended by itself.
+    /// It ended on its own.
     Itself,
     /// The deadline of the lease.
     Deadline,
@@ -33,7 +33,7 @@ pub enum Cause {
     Order,
 }
 
-/// What the guard reports.
+/// The guard's reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// The command runs, and leads this process group.

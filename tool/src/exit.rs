@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use redislock_client::{Error, Loss};
 
-/// Exit codes beside the command's own, after `sysexits.h`, `timeout` and the shell.
+/// Exit codes in addition to the command's own, after `sysexits.h`, `timeout` and the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {

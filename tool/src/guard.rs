@@ -24,10 +24,10 @@ use crate::os::{Change, Inherited, next_change, now, send, spawn};
 use crate::processes::descendants;
 use crate::timing::Deadline;
 
-/// How often processes are looked for again while they are being ended.
+/// The interval at which processes are searched for while they are being ended.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What the guard starts, and how it ends that.
+/// The command that the guard starts, and the way to end it.
 pub struct Plan {
     pub words: Vec<OsString>,
     pub name: OsString,
@@ -86,9 +86,9 @@ struct Guard {
     ladder: Option<Deadline>,
     is_terminated: bool,
     cause: Cause,
-    /// Whether the tool lives.
+    /// True while the tool lives.
     is_open: bool,
-    /// Whether the processes left behind were sent SIGTERM.
+    /// True once the processes left behind were sent SIGTERM.
     are_asked_to_end: bool,
 }
 
@@ -177,7 +177,7 @@ impl Guard {
         let report = match started.map(|child| i32::try_from(child.id())) {
             Ok(Ok(group)) => {
                 self.phase = Phase::Running(Pid::from_raw(group));
-                // What reads the command's output must see its end, and not wait for the guard's.
+                // A reader of the command's output must see its end, and not wait for the guard's.
                 drop(leave_standard_streams());
                 Report::Began { group }
             }
@@ -309,7 +309,8 @@ impl Guard {
         [self.lease, self.ladder].into_iter().flatten().any(|deadline| now >= deadline.term)
     }
 
-    /// Sends SIGTERM to each process that was left. What these start in order to end well is not sent it.
+    /// Sends SIGTERM to each process that was left. A process that one of them starts for its cleanup does
+    /// not get it.
     fn ask_all_to_end(&mut self) {
         self.report(Report::Leftovers);
         for pid in descendants(None).unwrap_or_default() {
@@ -318,7 +319,8 @@ impl Guard {
         }
     }
 
-    /// Kills the group and then every descendant. What they start meanwhile is found by the next look.
+    /// Kills the group and then every descendant. Processes that they start meanwhile are found in the next
+    /// round.
     fn kill_all(&self) {
         if let Phase::Running(group) = self.phase {
             send(Pid::from_raw(-group.as_raw()), libc::SIGKILL);

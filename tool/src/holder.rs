@@ -1,4 +1,5 @@
-//! The tool while it waits for the lock and holds it: renews, passes signals on, and tells the guard each new deadline.
+//! The tool while it waits for the lock and holds it: renews, passes signals on, and sends the guard each new
+//! deadline.
 
 use std::future::pending;
 use std::io;
@@ -36,7 +37,7 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// Between two looks for processes, where the tool does the work of its guard.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How the tool ends.
+/// The outcome of the tool.
 pub enum Outcome {
     Exit(u8),
     /// As the command did, or by a signal that came while it waited.
@@ -45,7 +46,7 @@ pub enum Outcome {
     Refused(Error),
 }
 
-/// How the command ended.
+/// The way in which the command ended.
 enum End {
     Status(i32, Cause),
     NotStarted(i32),
@@ -133,7 +134,8 @@ impl<'a> Holder<'a> {
         Ok(self.give_up(guard, hold, end).await)
     }
 
-    /// Sends an order. One that does not fit is dropped: without it the guard ends the command earlier, not later.
+    /// Sends an order. If it does not fit, it is dropped: without it, the guard ends the command earlier, not
+    /// later.
     fn order(&self, order: Order) {
         drop(self.channel.try_write(&order.to_frame()));
     }
@@ -285,7 +287,7 @@ impl<'a> Holder<'a> {
         }
     }
 
-    /// The guard has died. What it had below it is below the tool now: kills all of it.
+    /// The guard has died, and its descendants now belong to the tool: kills all of them.
     async fn replace_guard(&self) {
         self.say(Level::Error, "guard-died", None, "the guard has died: kills the command");
         loop {
@@ -316,7 +318,7 @@ impl<'a> Holder<'a> {
         if held.loss.is_none() {
             is_lost |= self.release(guard, &held, started).await;
         } else {
-            // What is left of it ends by itself. A release would end the rest of --min-hold.
+            // The hold ends with its lease. A release would cut the rest of --min-hold.
             std::mem::forget(guard);
         }
         let outcome = match end {
@@ -389,7 +391,7 @@ impl<'a> Holder<'a> {
     }
 }
 
-/// What is held, and until when.
+/// The hold, and its deadline.
 struct Held {
     hold: Hold,
     lease: Duration,
@@ -401,7 +403,7 @@ struct Held {
     renew_at: Duration,
     loss: Option<Loss>,
     is_failing: bool,
-    /// Whether `--max-hold` has passed.
+    /// True once `--max-hold` has passed.
     is_over: bool,
 }
 
@@ -433,7 +435,7 @@ impl Held {
         self.renew_at = now + left / 3;
     }
 
-    /// What is left of `--min-hold`.
+    /// Returns the rest of `--min-hold`.
     fn rest(&self, task: &Task) -> Duration {
         (self.granted_at + task.options.min_hold).saturating_sub(now())
     }
@@ -459,7 +461,7 @@ impl Held {
         }
     }
 
-    /// Whether all processes should be dead by now.
+    /// Returns true if all processes should be dead by now.
     fn must_kill(&self, task: &Task) -> bool {
         task.options.on_loss != OnLoss::Warn && self.loss == Some(Loss::Deadline)
     }

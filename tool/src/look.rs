@@ -17,15 +17,15 @@ use crate::show::{Shown, printable};
 use crate::target::Place;
 use crate::values::{self, shown};
 
-/// How many keys one step of a walk looks at.
+/// The number of keys that one step of a walk examines.
 const STEP: u64 = 1000;
 /// The longest column; longer texts are cut for people, and not in JSON.
 const WIDEST: usize = 48;
 
-/// What a walk has found.
+/// The results of a walk.
 struct Walk {
     locks: Vec<Shown>,
-    /// How many keys were looked at, of how many.
+    /// The number of keys examined, and of all keys.
     scanned: u64,
     keys: u64,
     is_complete: bool,
@@ -197,7 +197,7 @@ fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Shows one lock. Nobody holding it is no failure.
+/// Shows one lock. A free lock is not a failure.
 pub fn info(options: &Info, is_from_environment: bool) -> Result<u8, Failure> {
     let place = Place::of(&options.server, is_from_environment)?;
     let key = options.name.as_bytes();

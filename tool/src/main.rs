@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     match act(std::env::args_os()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            // The exit code counts where nobody reads the line.
+            // The exit code is enough if the line has no reader.
             drop(writeln!(std::io::stderr(), "redislock: {failure}"));
             failure.code.into()
         }

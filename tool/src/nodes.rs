@@ -9,9 +9,9 @@ use redislock_client::redis::{
 use crate::exit::{Code, Failure, code_of_reply};
 use crate::target::Place;
 
-/// How long a connection and a reply may take.
+/// The time limit of a connection and of a reply.
 pub const PATIENCE: Duration = Duration::from_secs(3);
-/// How often a request follows a redirection.
+/// The number of redirections that a request follows.
 const REDIRECTIONS: u32 = 5;
 
 /// A server, and a connection to it.
@@ -20,7 +20,7 @@ pub struct Node {
     connection: Connection,
 }
 
-/// Why there is no reply.
+/// The reason why there is no reply.
 #[derive(Debug)]
 pub enum Refusal {
     /// No connection, or no reply in time.
@@ -130,7 +130,7 @@ fn host_of(info: &ConnectionInfo) -> String {
     }
 }
 
-/// Where all primaries are.
+/// Returns the addresses of all primaries.
 pub fn primaries(place: &Place) -> Result<Vec<ConnectionInfo>, Failure> {
     match place {
         Place::Single(info) => Ok(vec![info.clone()]),
@@ -285,7 +285,7 @@ pub fn ask_for(place: &Place, request: &Cmd) -> Result<Value, Failure> {
     Err(Failure::new(Code::Unavailable, "the nodes of the cluster keep redirecting the request"))
 }
 
-/// Whether to ask once, and where, as `MOVED slot host:port` and `ASK slot host:port` say.
+/// Parses `MOVED slot host:port` and `ASK slot host:port`: whether to ask once, and where.
 fn redirected(text: &str) -> Option<(bool, String, u16)> {
     let mut words = text.split(' ');
     let is_ask = match words.next()? {

@@ -18,7 +18,7 @@ Exit codes of run: the command's own. 64 usage, 69 no server grants, 75 busy, 77
 78 set-up, 79 lost. 124 --max-hold, 125 failed itself, 126 cannot run, 127 not found.
 Works on Linux.";
 
-/// The heading of what all commands take.
+/// The heading of the options that all commands take.
 pub const SERVER: &str = "Server";
 
 /// Runs a command while it holds a lock in Redis or Valkey, and shows who holds what.
@@ -33,7 +33,7 @@ pub struct Options {
 pub enum Action {
     /// Run a command while holding a lock
     Run(Box<Run>),
-    /// List the locks, the longest waited for first
+    /// List locks, those with the longest waits first
     Ls(Ls),
     /// Show who holds a lock, and who waits for it
     Info(Info),
@@ -41,7 +41,7 @@ pub enum Action {
     HeldBy(HeldBy),
     /// End a hold, after showing it
     Break(Break),
-    /// Find what is wrong beforehand
+    /// Check a set-up for faults
     Doctor(Doctor),
     /// Print the man page
     #[command(hide = true)]
@@ -51,11 +51,11 @@ pub enum Action {
     Completions { shell: Shell },
 }
 
-/// Which servers, and how to log in.
+/// The servers, and the login.
 #[derive(Args, Clone)]
 #[command(next_help_heading = SERVER)]
 pub struct Server {
-    /// Where the locks are: redis[s]://[user@]host:port[/db], redis+sentinel://host:port,.../service,
+    /// Address of the servers: redis[s]://[user@]host:port[/db], redis+sentinel://host:port,.../service,
     /// redis+cluster://host:port,..., unix:///path
     #[arg(long, env = "REDISLOCK_URL", default_value = "redis://127.0.0.1:6379", hide_env_values = true)]
     pub url: String,
@@ -94,22 +94,22 @@ pub enum OnLoss {
 #[derive(Args)]
 #[command(
     override_usage = "redislock run [OPTIONS] NAME [--] COMMAND [ARG...]",
-    after_help = "Everything behind NAME is the command. It gets REDISLOCK_NAME, REDISLOCK_TOKEN, REDISLOCK_OWNER."
+    after_help = "Everything after NAME is the command. Its environment has REDISLOCK_NAME, REDISLOCK_TOKEN, REDISLOCK_OWNER."
 )]
 pub struct Run {
     /// How long to wait for the lock: a duration, or forever
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = values::wait)]
     pub wait: Wait,
-    /// What to do if another holds the lock
+    /// What to do if another owner holds the lock
     #[arg(long, value_name = "fail|skip", default_value = "fail", hide_possible_values = true)]
     pub on_busy: OnBusy,
-    /// Exit code if another holds the lock
+    /// Exit code if another owner holds the lock
     #[arg(long, value_name = "N", default_value = "75", value_parser = values::number::<u8>(1, 255))]
     pub busy_code: u8,
     /// How long the lock stays taken if this machine dies
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::lease)]
     pub lease: Duration,
-    /// The lock stays taken this long, though the command ends sooner
+    /// Keep the lock taken at least this long, even if the command ends sooner
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = values::duration)]
     pub min_hold: Duration,
     /// End the command after this time
@@ -127,19 +127,19 @@ pub struct Run {
     /// Share the lock with other --shared holders
     #[arg(long)]
     pub shared: bool,
-    /// Put P before NAME
+    /// Prepend P to NAME
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     pub prefix: OsString,
-    /// A word in the owner, for those who look
+    /// A word in the owner, for operators
     #[arg(long, value_name = "L", value_parser = values::label)]
     pub label: Option<String>,
-    /// Do not wait for what the command leaves behind
+    /// Do not wait for processes that the command leaves behind
     #[arg(long)]
     pub leave_children: bool,
     /// Print errors only
     #[arg(long, short, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Print grants, renewals and releases, too
+    /// Also print grants, renewals and releases
     #[arg(long, short)]
     pub verbose: bool,
     /// Print events as lines of JSON
@@ -160,14 +160,14 @@ pub struct Run {
 
 #[derive(Args)]
 pub struct Ls {
-    /// Only names that match this pattern, as SCAN takes it
+    /// Pattern of names, as for SCAN
     #[arg(default_value = "*", hide_default_value = true)]
     pub pattern: OsString,
-    /// Show the list again after this time, 2s if none is said
+    /// Repeat the list at this interval, by default 2s
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", require_equals = true,
           value_parser = values::positive)]
     pub watch: Option<Duration>,
-    /// Look at this many keys on each server at most
+    /// Examine at most this many keys on each server
     #[arg(long, value_name = "N", default_value = "1000000", value_parser = values::number::<u64>(1, 1_000_000_000))]
     pub budget: u64,
     /// Print JSON
@@ -209,7 +209,7 @@ pub struct Break {
     /// Delete the key, and with it all holds
     #[arg(long)]
     pub force: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub yes: bool,
     #[command(flatten)]
@@ -221,19 +221,19 @@ pub struct Break {
     after_help = "Exit codes: 0 all is well, 1 warnings, 2 errors. It only reads, unless --active is given."
 )]
 pub struct Doctor {
-    /// Take, renew, check and release a lock on each primary, too
+    /// Also acquire, renew, check and release a lock on each primary
     #[arg(long)]
     pub active: bool,
-    /// Put P before the names of locks
+    /// Prepend P to lock names
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     pub prefix: String,
-    /// The lease that will be used
+    /// The lease that you will use
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::lease)]
     pub lease: Duration,
-    /// The --min-hold that will be used
+    /// The --min-hold that you will use
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = values::duration)]
     pub min_hold: Duration,
-    /// The server_timeout of clients that wait without an end
+    /// The server_timeout of clients that wait without a limit
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::positive)]
     pub server_timeout: Duration,
     /// Print JSON

@@ -44,7 +44,7 @@ pub fn fork_guard() -> nix::Result<Option<Pid>> {
     }
 }
 
-/// What a command inherits from the one who started the tool.
+/// The signal state that a command inherits from the process that started the tool.
 #[derive(Clone, Copy)]
 pub struct Inherited {
     /// The signals that are blocked.
@@ -73,7 +73,7 @@ pub fn spawn(command: &mut Command, inherited: Inherited, takes_terminal: bool) 
     command.spawn()
 }
 
-/// Whether this process ignores the signal, as below nohup.
+/// Returns true if this process ignores the signal, as under nohup.
 pub fn is_ignored(signal: Signal) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: without a new action the call only writes the present one, to memory of the right size and alignment. All

@@ -1,6 +1,7 @@
-//! What the tool says on its standard error: sentences, or events as lines of JSON.
+//! The tool's messages on standard error: sentences, or events as lines of JSON.
 //!
-//! A thread of its own writes. If nobody reads, what does not fit is dropped: a renewal never waits for a reader.
+//! A separate thread writes them. Without a reader, messages that do not fit are dropped: a renewal never
+//! waits for a reader.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,12 +10,12 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-/// How many lines may wait for the reader.
+/// The number of lines that may wait for the reader.
 const WAITING: usize = 64;
-/// How long a flush waits at most.
+/// The longest wait of a flush.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// How much is said.
+/// The amount of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Error,
@@ -22,7 +23,7 @@ pub enum Level {
     Detail,
 }
 
-/// How it is said.
+/// The form of the output.
 #[derive(Clone, Copy)]
 pub struct Voice {
     pub level: Level,
@@ -58,7 +59,7 @@ impl Event<'_> {
     }
 }
 
-/// What the thread is given.
+/// A message to the thread.
 enum Message {
     Line(String),
     /// All before is written.
@@ -77,7 +78,7 @@ impl Reporter {
         let (messages, taken): (_, Receiver<Message>) = sync_channel(WAITING);
         thread::Builder::new().name("writer".to_owned()).spawn(move || {
             for message in taken {
-                // Nobody may listen any more.
+                // The receiver may have ended.
                 match message {
                     Message::Line(line) => drop(std::io::stderr().write_all(line.as_bytes())),
                     Message::Written(tell) => drop(tell.send(())),

@@ -25,7 +25,7 @@ use crate::{nodes, os, values};
 /// The longest owner that a server takes.
 const LONGEST_OWNER: usize = 256;
 
-/// What was asked for, checked.
+/// The checked request.
 pub struct Task {
     pub options: Run,
     pub name: OsString,
@@ -75,7 +75,7 @@ impl Task {
     }
 }
 
-/// Splits the words behind the options.
+/// Splits the words after the options.
 fn split(words: &[OsString]) -> Result<(&OsStr, &[OsString]), Failure> {
     const FORM: &str = "redislock run [OPTIONS] NAME [--] COMMAND [ARG...]";
     let Some((name, command)) = words.split_first() else {
@@ -102,7 +102,7 @@ fn split(words: &[OsString]) -> Result<(&OsStr, &[OsString]), Failure> {
     }
 }
 
-/// An owner that nobody had before, which names the machine, the process, and the label.
+/// Returns a new, unique owner, which names the machine, the process, and the label.
 fn owner(label: Option<&str>) -> String {
     let host = nix::unistd::gethostname().map(OsString::into_vec).unwrap_or_default();
     let host = String::from_utf8_lossy(&host).into_owned();

@@ -86,7 +86,7 @@ fn rows(fields: &mut Fields, name: &str) -> Vec<Fields> {
 }
 
 impl Shown {
-    /// `None` if nobody holds the lock or waits for it.
+    /// Returns `None` if the lock has neither holders nor waiters.
     pub fn of(name: &[u8], value: Value) -> Option<Self> {
         let mut fields = fields(value)?;
         let holders = rows(&mut fields, "holders").into_iter().map(|mut row| {
@@ -118,7 +118,7 @@ impl Shown {
         })
     }
 
-    /// How long the one has waited that waits longest, of those that are shown.
+    /// Returns the longest wait among the waiters that are shown.
     pub fn longest_wait_ms(&self) -> u64 {
         self.queue.iter().map(|waiter| waiter.waited_ms).max().unwrap_or_default()
     }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::os::is_ignored;
 
-/// What is passed on to the command, and SIGCHLD.
+/// The signals that are passed on to the command, and SIGCHLD.
 const SIGNALS: [Signal; 9] = [
     Signal::SIGCHLD,
     Signal::SIGHUP,
@@ -20,7 +20,7 @@ const SIGNALS: [Signal; 9] = [
     Signal::SIGUSR2,
     Signal::SIGWINCH,
 ];
-/// How many of one kind may wait: signals of one kind merge anyway.
+/// The number of signals of one kind that may wait: they merge anyway.
 const WAITING: usize = 16;
 
 /// The signals that have come, by their numbers.

@@ -1,4 +1,4 @@
-//! Which servers the user means, and how to log in there.
+//! The servers that the user means, and the login.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -87,7 +87,7 @@ fn addresses(scheme: &str, user: &str, hosts: &str) -> Vec<String> {
     hosts.split(',').map(|host| format!("{scheme}://{at}{host}")).collect()
 }
 
-/// Whether a URL names a password: a colon between its scheme and the last @ of its authority.
+/// Returns true if a URL contains a password: a colon between its scheme and the last @ of its authority.
 fn has_password(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let (authority, query) = rest.split_once(['/', '?']).unwrap_or((rest, ""));
@@ -95,7 +95,7 @@ fn has_password(url: &str) -> bool {
     in_query || authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
 }
 
-/// What a connection needs beside its address.
+/// The parts of a connection besides its address.
 struct Login {
     password: Option<String>,
     certificates: Option<TlsCertificates>,
@@ -121,7 +121,7 @@ impl Login {
         // The driver's errors name no part of the URL, and so no password.
         let mut info = url.into_connection_info().map_err(|error| {
             let text = error.to_string();
-            // The kind of the error, which is for programs, stands behind it.
+            // The kind of the error follows, which is for programs.
             wrong_url(text.split(" - ").next().unwrap_or(&text))
         })?;
         if url.starts_with("rediss://") {
@@ -155,8 +155,9 @@ fn read(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
         .map_err(|error| Failure::usage(format!("{option}: cannot read {}: {error}", path.display())))
 }
 
-/// Whether systemd has put this file into the folder of the service's credentials, which only the service can enter.
-/// There it lets the user of the service read a file by an access list, which shows as a right of the group.
+/// Returns true if systemd has put this file into the folder of the service's credentials, which only the
+/// service can enter. There an access list lets the service's user read a file, and shows as a permission of
+/// the group.
 fn is_credential(path: &Path) -> bool {
     let folder = std::env::var_os("CREDENTIALS_DIRECTORY");
     folder.is_some_and(|folder| !folder.is_empty() && path.parent() == Some(Path::new(&folder)))

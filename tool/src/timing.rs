@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// What the guard keeps for its own work, and for a machine that is busy.
+/// The time that the guard reserves for its own work, and for a busy machine.
 pub const MARGIN: Duration = Duration::from_millis(250);
 
 /// The pause between SIGTERM and SIGKILL: `--kill-after`, at most a third of the lease.
@@ -12,7 +12,7 @@ pub fn pause(kill_after: Duration, lease: Duration) -> Duration {
     kill_after.min(lease / 3)
 }
 
-/// What the lease of the next request is: the lock stays taken for at least the rest of `--min-hold`.
+/// Returns the lease of the next request: the lock stays taken for at least the rest of `--min-hold`.
 pub fn next_lease(lease: Duration, rest: Duration) -> Duration {
     lease.max(rest)
 }

@@ -9,7 +9,7 @@ const SHORTEST_LEASE: Duration = Duration::from_secs(3);
 /// The longest label: the owner has at most 256 bytes.
 const LONGEST_LABEL: usize = 100;
 
-/// How long to wait for a lock.
+/// The longest wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     For(Duration),

@@ -9,7 +9,7 @@ use super::facts::{Facts, Known};
 use crate::nodes::Refusal;
 
 const CHECK: &str = "active";
-/// How many names are tried, until one is in a slot of the node.
+/// The number of names to try, until one is in a slot of the node.
 const NAMES: u32 = 2000;
 /// The lease of the lock, in milliseconds: it stays no longer if the tool dies meanwhile.
 const LEASE_MS: &str = "3000";

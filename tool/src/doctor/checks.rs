@@ -11,7 +11,7 @@ use super::{Finding, Level, versions};
 use crate::options::Doctor;
 use crate::values::shown;
 
-/// How far wall clocks and tokens may be apart before it is said.
+/// The difference between wall clocks, or tokens, above which it is reported.
 const CLOCKS_APART_MS: i128 = 1000;
 /// Above this part of a bound, a server is nearly full.
 const FULL_PERCENT: u64 = 90;
@@ -183,7 +183,7 @@ fn quarantine(node: &Facts, options: &Doctor) -> Finding {
     Finding::ok(CHECK, format!("{} takes leases of up to {}", node.address, shown(bound)))
 }
 
-/// What a restart forgets, unless a quarantine covers it.
+/// Checks what a restart loses, unless a quarantine covers it.
 fn persistence(node: &Facts) -> Finding {
     const CHECK: &str = "persistence";
     let (Some(file), Some(sync), Some(quarantine)) =
@@ -303,7 +303,8 @@ fn round_trips(node: &Facts, lease: Duration) -> Finding {
     Finding::ok(CHECK, text)
 }
 
-/// One address, one server: behind a proxy or a moving address there may be several, or a replica.
+/// Checks that the address leads to one server: a proxy or a moving address may lead to several, or to a
+/// replica.
 fn one_server(node: &Facts) -> Finding {
     const CHECK: &str = "address";
     if node.is_primary && node.field("role") == Some("slave") {

@@ -1,4 +1,4 @@
-//! What the servers say about themselves.
+//! The servers' own data.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -9,12 +9,12 @@ use crate::exit::Failure;
 use crate::nodes::{Member, Node, Refusal, members};
 use crate::target::Place;
 
-/// How many round trips are measured.
+/// The number of round trips to measure.
 const PINGS: usize = 100;
-/// How many connections are compared.
+/// The number of connections to compare.
 const CONNECTIONS: usize = 4;
 
-/// What one server says; a part is missing if the user may not see it.
+/// The data of one server. A part is missing if the user may not read it.
 pub struct Facts {
     pub address: String,
     pub is_primary: bool,
@@ -139,7 +139,7 @@ fn run_ids(at: &ConnectionInfo, info: Option<&HashMap<String, String>>) -> Vec<S
     found
 }
 
-/// What the first sentinel that answers says.
+/// Returns the value of the first sentinel that answers.
 fn down_after(place: &Place) -> Option<u64> {
     let Place::Sentinel { sentinels, service, .. } = place else { return None };
     sentinels.iter().find_map(|sentinel| {

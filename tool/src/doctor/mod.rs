@@ -12,7 +12,7 @@ use crate::options::Doctor;
 use crate::print;
 use crate::target::Place;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Ok,
@@ -33,13 +33,13 @@ impl Level {
     }
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Debug)]
 pub struct Finding {
     pub check: &'static str,
     pub level: Level,
     pub text: String,
-    /// What to do, and where the page says more.
+    /// The remedy, and the section of the page that explains it.
     pub advice: Option<(&'static str, &'static str)>,
 }
 
