@@ -59,7 +59,7 @@ def put_in(
 
 
 def all_of(*lists: str) -> str:
-    """What any of these lists has."""
+    """Returns all items of these lists."""
     return ", ".join(dict.fromkeys(one for each in lists for one in each.split(", ") if one))
 
 

@@ -32,7 +32,7 @@ class Panel:
     columns: tuple[Column, ...]
     #: Subjects by what a reader knows them as.
     subjects: dict[str, str]
-    #: What stands in place of a figure that cannot be measured, by subject and metric.
+    #: The text in place of a figure that cannot be measured, by subject and metric.
     instead: dict[tuple[str, str], str] = field(default_factory=dict)
 
 

@@ -55,7 +55,8 @@ SERVERS = {"shared_server", "start_server", "recorded", "machine", "unhurried"}
 TOOLS_ARE_TESTED = os.environ.get("REDISLOCK_TOOLS_ARE_TESTED", "") not in ("", "0")
 
 
-#: What a failure says if a lock was given to the wrong one, or a server has died. scripts/twice repeats no run with one.
+#: Words of a failure if a lock was granted to the wrong client, or a server has died. scripts/twice repeats no run with
+#: one.
 GRAVE = ("faults(", "the server died with")
 GRAVE_STATUS = 9
 grave_failures = []

@@ -1,4 +1,4 @@
-"""What `make package` has made is all there, of one version, and holds what it is for.
+"""The package of `make package` is complete, of one version, and each artifact works.
 
 REDISLOCK_PACKAGES says where the packages are; without it there is nothing to test here.
 """
@@ -27,7 +27,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]
 MACHINE = os.uname().machine
-#: The client for Java is built with what a machine need not have. Where all is tested, it must be there.
+#: The client for Java needs tools that a machine may lack. In CI they must be there.
 HAS_JAVA = "CI" in os.environ or all(map(shutil.which, ("mvn", "javac")))
 WHEEL = f"redislock-{VERSION}-py3-none-any.whl"
 SDIST = f"redislock-{VERSION}.tar.gz"

@@ -1,4 +1,4 @@
-"""A process that the harness stops stands still when `stop` returns, with all its threads."""
+"""A process that the harness stops has stopped with all its threads when `stop` returns."""
 
 import os
 import signal

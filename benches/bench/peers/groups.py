@@ -20,7 +20,7 @@ from .daemon import Daemon
 SIZE = 3
 #: The name by which sentinels know the primary.
 NAME = "group"
-#: How long a primary may be silent: as long as etcd's election time-out.
+#: The time for which a primary may be silent: as long as etcd's election timeout.
 DOWN_AFTER_MS = 1_000
 
 

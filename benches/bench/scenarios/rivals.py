@@ -64,7 +64,7 @@ IN_JAVA = {
     "RedisLockRegistry, PUB_SUB_LOCK": "RedisLockRegistry PUB_SUB",
     SHEDLOCK: "ShedLock",
 }
-#: What cannot be measured, and why.
+#: The subjects that cannot be measured, with the reason.
 NOT_HAD = {"rueidislock": "the proxy of Go modules does not have github.com/redis/rueidis/rueidislock"}
 
 
@@ -169,7 +169,7 @@ def handed_over(seen: Mapping[str, float]) -> dict[str, float]:
 
 
 def messages(address: str) -> int:
-    """What the clients of etcd have sent to it."""
+    """Returns the number of messages that the clients of etcd have sent to it."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
         text = reply.read().decode()
     return sum(int(float(value)) for value in re.findall(r"^grpc_server_msg_received_total\{.*\} (\S+)$", text, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Processes that stand still."""
+"""Stops processes."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from .limits import eventually
 
 
 def stop(*pids):
-    """Stops these processes, as a pause of their machine would, and waits until each of their threads stands still.
+    """Stops these processes, as a pause of their machine would, and waits until each of their threads has stopped.
 
     On a busy machine the others run on until the thread that takes the signal is given a processor.
     """
@@ -19,7 +19,7 @@ def stop(*pids):
 
 
 def stands_still(task):
-    """Whether this thread is stopped, or gone."""
+    """Returns whether this thread is stopped, or has ended."""
     try:
         return (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "TtZX"
     except (FileNotFoundError, ProcessLookupError):
