@@ -50,6 +50,11 @@ def test_locks_by_tls(certificate: tuple[Path, Path], start_server: Any) -> None
         with redislock.Locks(redis.Redis(port=port.number, host="127.0.0.1")) as locks:
             with pytest.raises(redislock.RedislockError, match=r"wants? TLS"):
                 locks.ping()
+        # A sentinel's port for TLS treats a plain client likewise.
+        sentinels = redis.Sentinel([("127.0.0.1", port.number)])
+        with redislock.Locks(sentinels.master_for("group")) as locks:
+            with pytest.raises(redislock.ConnectionFailedError, match=r"which server is the primary.* wants? TLS"):
+                locks.ping()
         with redislock.Locks(redis.Redis(**options | {"port": server.port})) as locks:
             with pytest.raises(
                 redislock.ConnectionFailedError, match=r"WRONG_VERSION_NUMBER|TLS, which it may not speak"

@@ -51,6 +51,7 @@ class Servers:
         self._slots: dict[int, Address] = {}
         self._primary: Address | None = settings.addresses[0] if settings.mode == "single" else None
         self._last: Address | None = None  # the primary that a sentinel has named
+        self._silence = ""  # why the server that was asked last did not say where the primary is
         self._links: dict[Address, Link] = {}
         self._gates: dict[Address | None, tuple[asyncio.Lock, list[None]]] = {}
         self._is_closed = False
@@ -71,7 +72,8 @@ class Servers:
     def unknown(self) -> Broken:
         """Makes the error for a lock whose server is unknown."""
         asked = self._nodes or [address for address, _ in self._sentinels]
-        return Broken(f"{', '.join(named(each) for each in asked)} did not say which server is the primary")
+        names = ", ".join(named(each) for each in asked)
+        return Broken(f"{names} did not say which server is the primary{self._silence}")
 
     def forget(self, address: Address | None) -> None:
         """Records that this server may have ceased to be the primary."""
@@ -87,6 +89,7 @@ class Servers:
 
     async def _find(self) -> None:
         """Looks up the primary, or the primaries of a cluster. Leaves it unknown if no server can tell."""
+        self._silence = ""
         if self._settings.mode == "cluster":
             await self._find_cluster()
             return
@@ -113,19 +116,18 @@ class Servers:
             self._nodes = list(dict.fromkeys([address, *nodes, *self._settings.addresses]))
             return
 
-    @staticmethod
-    async def _ask(address: Address, login: Any, *command: Any) -> Any:
+    async def _ask(self, address: Address, login: Any, *command: Any) -> Any:
         """Returns the reply of a server over a separate connection, or None."""
+        link = None
         try:
             link = await Link.connect(address, login)
-        except (Broken, ReplyError):
-            return None
-        try:
             return await link.call(command, ATTEMPT)
-        except Broken:
+        except (Broken, ReplyError) as error:
+            self._silence = f": {error}"
             return None
         finally:
-            link.close()
+            if link is not None:
+                link.close()
 
     # Connections.
 
