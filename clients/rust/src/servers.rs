@@ -369,7 +369,10 @@ async fn check_version(link: &Link, address: &Address) {
 
 /// Returns the reply of a server over a separate connection.
 async fn ask_once(server: &ConnectionInfo, command: &Cmd) -> Result<Value, Failure> {
-    let (value, _) = Link::plain(server.clone()).await?.call(command, ATTEMPT).await?;
+    let is_plain = matches!(server.addr(), ConnectionAddr::Tcp(..));
+    let made = Link::plain(server.clone()).await;
+    let made = made.map_err(|failure| if is_plain { failure.suspect_tls() } else { failure });
+    let (value, _) = made?.call(command, ATTEMPT).await?;
     Ok(value)
 }
 

@@ -154,9 +154,11 @@ async fn a_plain_connection_to_a_port_for_tls_says_what_may_be_wrong() {
                 drop(client.write_all(alert));
             }
         });
-        let locks = Locks::open(address).unwrap();
-        let told = locks.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err().to_string();
-        assert!(told.contains("a port for TLS? Its address begins with rediss://"), "{told}");
+        let sentinel = Locks::builder().sentinel([address.as_str()], "group").build().unwrap();
+        for locks in [Locks::open(address).unwrap(), sentinel] {
+            let told = locks.lock("k").wait(Duration::ZERO).acquire().await.unwrap_err().to_string();
+            assert!(told.contains("a port for TLS? Its address begins with rediss://"), "{told}");
+        }
     }
 }
 
