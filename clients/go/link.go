@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -98,7 +99,7 @@ func (s *servers) dial(ctx context.Context, address string, as *Servers, onChang
 	s.running.run(l.write)
 	if failed := l.greet(ctx, user, password, as.DB); failed != nil {
 		l.end(failed)
-		return nil, failed
+		return nil, s.suspectTLS(failed)
 	}
 	return l, nil
 }
@@ -134,6 +135,19 @@ func (s *servers) connect(ctx context.Context, address string) (net.Conn, *failu
 		return nil, broken(err, "%s", why)
 	}
 	return conn, nil
+}
+
+// suspectTLS names the likely cause of a plain connection that ends in its greeting: TLS servers close it, or send an
+// alert.
+func (s *servers) suspectTLS(failed *failure) *failure {
+	isLikely := false
+	for _, sign := range []error{io.EOF, errNoRESP, syscall.ECONNRESET, syscall.EPIPE} {
+		isLikely = isLikely || errors.Is(failed.cause, sign)
+	}
+	if failed.refused || !isLikely || s.config.TLS != nil || s.config.Dial != nil {
+		return failed
+	}
+	return broken(failed.cause, "%s: is this a port for TLS? Set TLS, or use a URL that begins with rediss://", failed.text)
 }
 
 const noHello = "NOPROTO this peer does not know HELLO 3, so it does not speak RESP3, like some proxies: " +

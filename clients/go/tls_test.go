@@ -76,6 +76,7 @@ func TestTLSIsSpokenWhereItIsAskedForAndElseFailsInTime(t *testing.T) {
 		"TLS to a certificate unknown": {Servers{Addrs: []string{secure}, TLS: &tls.Config{MinVersion: tls.VersionTLS12}}, false},
 		"TLS to plain":                 {Servers{Addrs: []string{plain}, TLS: trusting}, false},
 		"plain to TLS":                 {Servers{Addrs: []string{secure}}, false},
+		"plain to TLS of a sentinel":   {Servers{Addrs: []string{secure}, Primary: "group"}, false},
 	} {
 		locks, err := New(each.servers)
 		if err != nil {
@@ -87,6 +88,9 @@ func TestTLSIsSpokenWhereItIsAskedForAndElseFailsInTime(t *testing.T) {
 			t.Errorf("%s: %v, %v", what, isHeld, err)
 		}
 		if err != nil && (what == "TLS to plain") != strings.Contains(err.Error(), "a port that speaks TLS?") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err != nil && strings.HasPrefix(what, "plain to TLS") != strings.Contains(err.Error(), "is this a port for TLS?") {
 			t.Errorf("%s: %v", what, err)
 		}
 		if took := time.Since(began); took > 20*time.Second {
