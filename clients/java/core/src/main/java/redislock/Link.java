@@ -63,6 +63,7 @@ final class Link {
     boolean tracks;
     private Consumer<Failure> opened;
     private Failure why;
+    private boolean greeting;
     private final ArrayDeque<Call> pending = new ArrayDeque<>();
     private volatile Socket socket;
 
@@ -168,7 +169,17 @@ final class Link {
         }
     }
 
+    /** Names the likely cause of a plain connection that ends in its greeting: TLS servers close it, or send an alert. */
+    private Failure suspectTls(Failure cause) {
+        boolean likely = greeting && opened != null && !cause.isRefused() && cause.cause() instanceof IOException;
+        if (!likely || config.tls() != null || config.connector() != null) {
+            return cause;
+        }
+        return Failure.broken(cause.cause(), cause.text() + ": is this a port for TLS? Its address begins with rediss://");
+    }
+
     private void greet(Credentials who, int database) {
+        greeting = true;
         var requests = new ArrayDeque<List<String>>();
         requests.add(who.user().isEmpty() && who.password().isEmpty() ? List.of("HELLO", "3")
                 : List.of("HELLO", "3", "AUTH", who.user().isEmpty() ? "default" : who.user(), who.password()));
@@ -269,10 +280,11 @@ final class Link {
     }
 
     /** Ends the connection. All who wait for a reply get the reason. */
-    void end(Failure cause) {
+    void end(Failure reason) {
         if (why != null) {
             return;
         }
+        var cause = suspectTls(reason);
         why = Failure.broken(cause.cause(), cause.text()); // they were not refused themselves
         writing.lock();
         try {

@@ -56,6 +56,19 @@ class PingTest extends OneServer {
     }
 
     @Test
+    void aPlainConnectionToAPortForTlsSaysWhatMayBeWrong() throws Exception {
+        try (var door = Door.played(command -> "\u0015\u0003\u0003")) { // an alert
+            String address = "127.0.0.1:" + door.port;
+            for (var builder : List.of(Locks.builder().address(address), Locks.builder().sentinel("main", List.of(address)))) {
+                try (var own = builder.open()) {
+                    var thrown = assertThrows(ConnectionFailedException.class, own::ping);
+                    assertTrue(thrown.getMessage().contains("is this a port for TLS?"), thrown.getMessage());
+                }
+            }
+        }
+    }
+
+    @Test
     void pingNeedsTheRightToAskForLocks() throws Exception {
         for (var rules : List.of("~lock:* +lock.acquire", "~other:* +lock.fence", "~lock:* +lock.fence")) {
             server.command(("ACL SETUSER pinger reset on >secret " + rules).split(" "));
