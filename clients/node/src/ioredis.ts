@@ -24,6 +24,7 @@ interface Redis extends IoredisClient {
     readonly db?: number;
     readonly tls?: ConnectionOptions;
     readonly sentinels?: readonly Endpoint[] | null;
+    readonly sentinelTLS?: ConnectionOptions;
     /** The sentinels' name for the primary. */
     readonly name?: string;
   };
@@ -103,12 +104,13 @@ class IoredisDriver extends Driver {
   }
 
   where(): string {
-    const { sentinels, name = "" } = this.redis.options;
+    const { sentinels, sentinelTLS, name = "" } = this.redis.options;
     try {
       return nameOf(endpointOf(this.redis));
     } catch {
-      // The primary is not known at the moment.
-      return `${name} of the sentinels ${(sentinels ?? []).map(nameOf).join(", ")}`;
+      // The primary is not known at the moment. The driver asks the sentinels, and does not say why none has answered.
+      const hint = this.redis.stream || sentinelTLS ? "" : " (if they want TLS, set sentinelTLS in the client)";
+      return `${name} of the sentinels ${(sentinels ?? []).map(nameOf).join(", ")}${hint}`;
     }
   }
 

@@ -165,7 +165,9 @@ class SentinelDriver extends NodeRedisDriver<Sentinel> {
 
   where(): string {
     const node = this.client.getMasterNode();
-    return node === undefined ? "the primary that Sentinel watches" : nameOf(node);
+    // The driver asks the sentinels, and does not say why none has answered.
+    const unknown = "the primary that Sentinel watches (if Sentinel wants TLS, set that in sentinelClientOptions)";
+    return node === undefined ? unknown : nameOf(node);
   }
 
   send(_key: string, words: readonly string[]): Promise<unknown> {

@@ -1,9 +1,13 @@
 // Locks in a cluster, behind Sentinel, and over independent servers.
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:net";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
+import { Redis } from "ioredis";
+import { createSentinel } from "redis";
 import {
   ConnectionFailedError,
   LockError,
@@ -120,6 +124,28 @@ test("Sentinel: a hold is held on, and a waiter served, by the new primary", asy
     assert.equal(await replica.admin.call("LOCK.FENCE", next.name, String(next.token)), 1);
     await next.release();
   }
+});
+
+test("sentinels that want TLS: an error names that as what may be wrong", async (t) => {
+  const listener = createServer((socket) => socket.on("error", () => undefined).once("data", () => socket.destroy()));
+  listener.listen(0, "127.0.0.1");
+  await once(listener, "listening");
+  atEnd(t, () => listener.close());
+  const host = "127.0.0.1";
+  const { port } = listener.address();
+  const ioredis = new Redis({ sentinels: [{ host, port }], name: "group", lazyConnect: true });
+  const nodeRedis = createSentinel({ name: "group", sentinelRootNodes: [{ host, port }] });
+  for (const client of [ioredis, nodeRedis]) {
+    client.on("error", () => undefined);
+    client.connect().catch(() => undefined);
+    const locks = new Locks(client, { serverTimeout: 500 });
+    const named = { name: "ConnectionFailedError", message: /\(if (they|Sentinel) wants? TLS, set/ };
+    await assert.rejects(locks.ping(), named);
+    await assert.rejects(locks.acquire("k", { wait: 0 }), named);
+    await locks.close();
+  }
+  ioredis.disconnect();
+  await nodeRedis.destroy();
 });
 
 test("independent servers: a majority has the lock, with one token that only rises", async (t) => {
