@@ -292,7 +292,7 @@ func (c *core) bear(ctx context.Context, w *wanted, err error, p patience) error
 // begin renews once after a wait, and counts from that. It returns nil if the lock was already lost, or no server
 // answers.
 func (c *core) begin(ctx context.Context, w *wanted, token int64, until moment) (*grant, error) {
-	wasDoubtful := w.doubtful.Swap(true) // whatever comes, it was granted
+	wasDoubtful := w.doubtful.Swap(true) // it was granted, whatever the reply
 	sent, _, err := c.renewed(ctx, w, w.lease, token, until, nil)
 	if errors.Is(err, ErrConnectionFailed) && ctx.Err() == nil {
 		return nil, nil

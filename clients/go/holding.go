@@ -170,7 +170,7 @@ func (c *core) shut(ctx context.Context) {
 	c.close(ErrClosed)
 	c.loseAll()
 	c.acquiring.wait(ctx)
-	c.loseAll() // what was granted meanwhile
+	c.loseAll() // locks that were granted meanwhile
 	c.bodies.wait(ctx)
 	for _, h := range c.keeper.all() { // bodies that still work
 		h.mu.Lock()

@@ -49,7 +49,7 @@ func parseURL(address string) (Servers, error) {
 		return Servers{}, invalid("the address must be redis://user:password@host:port/db, not empty: %q", address)
 	}
 	parsed, err := url.Parse(address)
-	if err != nil || parsed.Fragment != "" { // whose text has the password
+	if err != nil || parsed.Fragment != "" { // its text contains the password
 		return Servers{}, invalid("the address must be a URL like redis://user:password@host:port/db: " +
 			"percent-encode special characters in the password, for example %%25 for %% and %%23 for #")
 	}

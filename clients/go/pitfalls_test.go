@@ -380,7 +380,7 @@ func TestAStaleReleaseEndsNoNewerHold(t *testing.T) {
 	if err := stale.Release(background); !errors.Is(err, redislock.ErrLockLost) {
 		t.Fatalf("the release says %v", err)
 	}
-	time.Sleep(200 * time.Millisecond) // what goes on in the background
+	time.Sleep(200 * time.Millisecond) // for background work
 	if err := locks.CheckToken(background, "stale", newer.Token()); err != nil {
 		t.Fatal(err)
 	}

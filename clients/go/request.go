@@ -180,7 +180,7 @@ func (s *servers) isServed(address string) {
 func (s *servers) linkIn(ctx context.Context, a *ask, node string, left time.Duration) (*link, *failure) {
 	if node == "" {
 		if l := s.ready(a.name); l != nil && len(s.door(l.address).gate) == 0 {
-			return l, nil // nobody waits for it to be made
+			return l, nil // no caller is waiting for a new connection
 		}
 	}
 	if a.failed != nil {

@@ -371,7 +371,7 @@ func (s *servers) linkTo(ctx context.Context, address string) (*link, *failure) 
 		}
 	}) {
 		if told := d.failed.Load(); told != nil {
-			return nil, told // what the last one was told
+			return nil, told // the failure of the previous attempt
 		}
 		return nil, tooLate(ctx)
 	}

@@ -30,7 +30,7 @@ const (
 // A wanted is the request of one acquire, with an owner of its own.
 type wanted struct {
 	names  []string
-	prefix int // how many bytes of each name are the prefix
+	prefix int // the length of each name's prefix in bytes
 	kind   kind
 	limit  int
 	lease  time.Duration
@@ -39,7 +39,7 @@ type wanted struct {
 	owner      string
 	// ctx is the context for the hooks.
 	ctx     context.Context
-	isNamed bool // whether the program names the owner, which may hold something besides
+	isNamed bool // true if the program names the owner, which may then hold other locks
 	// doubtful is true if a request went unanswered, and may reach the server late; grantable if the latest request is
 	// in flight or was granted; sent if any was sent.
 	doubtful, grantable, sent atomic.Bool

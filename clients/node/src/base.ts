@@ -341,7 +341,7 @@ export abstract class Base implements AsyncDisposable {
     if (working.size === 0) return;
     const ends = [...working].map((life) => this.#bodies.get(life) ?? Promise.resolve());
     await Promise.race([Promise.allSettled(ends), pause(ms)]);
-    await turn(); // what has ended is given up
+    await turn(); // so that ended bodies release their locks
     const late = [...working].filter((life) => this.#bodies.has(life));
     if (late.length === 0) return;
     const names = quoted(late.flatMap(({ keeper }) => keeper.names));

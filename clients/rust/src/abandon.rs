@@ -49,7 +49,7 @@ impl Core {
     async fn give_up(self: Arc<Self>, wanted: Arc<Wanted>, name: Vec<u8>, token: Option<i64>) {
         let (began, mut pause) = (Moment::now(), 2 * LONGEST_PAUSE);
         while began.age() < wanted.lease.min(3 * PATIENCE) {
-            let command = wanted.release(&name, token); // for what is left now of the time for which it stays taken
+            let command = wanted.release(&name, token); // with the rest of its min_hold as of now
             let asked = self.servers.request(Ask::new(&name, &command, Moment::now() + PATIENCE)).await;
             if self.keeper.closing.is_cancelled() || (asked.is_ok() && !wanted.is_doubtful()) {
                 return;

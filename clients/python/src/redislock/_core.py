@@ -419,7 +419,7 @@ class Core(Keeper):
             async with asyncio.timeout(ATTEMPT):  # wait_for of Python 3.11 may swallow the end of this
                 reply = None if sent is None else await sent
         except (Broken, TimeoutError):
-            if token is None:  # what it asked for may have been under way, too
+            if token is None:  # its request may have been in flight, too
                 wanted.doubt()
         if isinstance(reply, int) and not (token is None and wanted.is_doubtful):
             return

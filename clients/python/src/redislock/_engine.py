@@ -60,7 +60,7 @@ class _Background:
         try:
             return future.result(timeout)
         except BaseException:
-            if timeout is None:  # what has a time ends by itself, once the event loop is no more held up
+            if timeout is None:  # work with a time limit ends on its own
                 future.cancel()
             raise
 

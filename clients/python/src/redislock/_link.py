@@ -195,7 +195,7 @@ class Link(asyncio.Protocol):
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
             future.set_exception(Broken(f"the connection to {self.name} is closed"))
-            future.exception()  # seen: not everybody who sends looks
+            future.exception()  # mark as retrieved: some senders ignore it
             return future
         self._pending.append(future)
         self._transport.write(pack(*command))

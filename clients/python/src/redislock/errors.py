@@ -163,7 +163,7 @@ def _translate(text: str) -> ServerRefusedError | DeadlockError:
     if code == "MOVED":
         return ServerRefusedError(f"{text}: this server is a node of a cluster. Pass a cluster client to the locks.")
     if text.lower().startswith("err unknown command"):
-        known = text.partition(", with args")[0]  # what was asked for says nothing about this
+        known = text.partition(", with args")[0]  # the words of the request follow
         return ModuleMissingError(
             f"{known}. The module redislock is not loaded on this server: start it with "
             "'loadmodule /path/to/libredislock.so' in its configuration, or MODULE LOAD it once."

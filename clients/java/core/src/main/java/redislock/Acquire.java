@@ -278,7 +278,7 @@ final class Acquire {
      */
     void begin(long token, long most, BiConsumer<Grant, Problem> began) {
         boolean wasDoubtful = wanted.doubtful;
-        wanted.doubtful = true; // whatever comes, it was granted
+        wanted.doubtful = true; // it was granted, whatever the reply
         core.renewed(wanted, wanted.lease, token, most, null, (sent, isLate, problem) -> {
             if (isOver) {
                 return;

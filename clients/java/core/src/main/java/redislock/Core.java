@@ -426,7 +426,7 @@ final class Core {
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         } catch (java.util.concurrent.TimeoutException | java.util.concurrent.ExecutionException e) {
-            return; // what has ended has ended
+            return; // the time is up, or the work has failed
         }
     }
 

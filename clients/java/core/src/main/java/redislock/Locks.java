@@ -247,7 +247,7 @@ public final class Locks implements AutoCloseable {
             URI parsed = null;
             try {
                 parsed = new URI(url);
-            } catch (URISyntaxException e) { // whose text has the password
+            } catch (URISyntaxException e) { // its text contains the password
             }
             Rules.check(parsed != null && parsed.getRawFragment() == null, "the URL must be redis://user:password@host:port"
                     + "/database: percent-encode special characters, for example %%25 for %% and %%23 for # in a password");
