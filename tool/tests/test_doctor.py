@@ -419,6 +419,20 @@ def test_replicas_that_confirm_needs_are_counted(start_server, examine):
     assert "more replicas" in examine(server.port)[1]["confirm"][0]["text"]
 
 
+def test_replicas_that_a_majority_cannot_count_yet_are_told_from_missing_ones(start_server, examine):
+    confirming = ["quarantine", "600000", "group-size", "3", "confirm", "majority"]
+    server, replica = (start_server(*SOUND, *AT_ONCE, module_arguments=confirming) for _ in range(2))
+    assert "lacks 1 replicas" in examine(server.port)[1]["confirm"][0]["text"]
+    replica.admin("REPLICAOF", "127.0.0.1", server.port)
+    is_linked(replica)
+
+    def is_told():
+        (row,) = examine(server.port)[1]["confirm"]
+        return row["level"] == "error" and "less than a quarantine ago" in row["text"]
+
+    eventually(is_told, "it waits for the replica to count", limit=60)
+
+
 def test_tokens_ahead_of_the_clock_are_found(start_clocked, examine):
     server = start_clocked()
     server.clock.set_ahead(60)

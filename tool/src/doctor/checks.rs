@@ -121,6 +121,16 @@ fn confirmed(node: &Facts) -> Finding {
     };
     let address = &node.address;
     let missing = node.count("redislock_confirm_replicas_missing");
+    let unseasoned = node
+        .count("redislock_confirm_replicas")
+        .saturating_sub(node.count("redislock_confirm_replicas_seasoned"));
+    if missing > 0 && confirm == "majority" && missing <= unseasoned {
+        let advice = ("Wait for one redislock.quarantine: until then it grants nothing", CONFIRM);
+        let text = format!(
+            "{missing} replicas of {address} connected less than a quarantine ago (confirm majority)"
+        );
+        return Finding::new(Error, CHECK, text, advice);
+    }
     if missing > 0 {
         let advice = ("Connect them: until then it grants nothing", CONFIRM);
         return Finding::new(
