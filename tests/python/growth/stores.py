@@ -89,10 +89,16 @@ def in_slices(what, many, build, act, then=nothing_more, **more):
 
 AOF = ("--appendonly", "yes", "--appendfsync", "no", "--aof-use-rdb-preamble", "no")
 
-COMPRESSED = "the server tries to compress each string of more than 20 bytes: a lock has one, and such a string has not"
+COMPRESSED = (
+    "the module takes 18 % of a save and 21 % of a reload; the server writes a module's value in several pieces, and "
+    "tries to compress strings of more than 20 bytes: a lock has one"
+)
 VALUES = "beside what the server does for a value of a module (see the rows of empty values), each hold is ended for itself"
-HOLDERS_COME = "each holder gets a record, a place on the timing wheel and one in each of two indexes"
-PACKED = "Valkey saves a set faster than Redis does"
+HOLDERS_COME = (
+    "to read a holder, and give it a record and a place on the timing wheel, takes 64 % of the time; two indexes and the "
+    "check for repeated owners 36 %"
+)
+PACKED = "a holder has 27 bytes, which the server tries to compress; a member of the set 14, which it does not"
 RECORDS = "each record is a call of the module, where that of a string is one of the server"
 BROKEN = "each hold is ended for itself: it is counted, told to watchers and taken off the timing wheel"
 BUSY = "a busy machine takes ten times as long"
@@ -154,7 +160,7 @@ HOLDERS = (
               bounds=ratio(2, HOLDERS_COME, on_valkey=6)),
     by_server("DUMP, and of a set", A_SEMAPHORE, permits, does("DUMP pool"), members, bounds=ratio(2, PACKED, on_valkey=8)),
     by_server("RESTORE, and of a set", A_SEMAPHORE, payload_of(permits), restores, payload_of(members),
-              bounds=ratio(10, HOLDERS_COME)),
+              bounds=ratio(6, HOLDERS_COME)),
     by_server("DEL, and of a set", A_SEMAPHORE, permits, does("DEL pool"), members, is_empty,
               options=lambda count: ("--lazyfree-lazy-user-del", "no"),
               bounds=ratio(RATIO, "a set of Valkey ends faster", on_valkey=3)),
