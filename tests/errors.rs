@@ -1,5 +1,5 @@
 //! The table of error codes in `docs/reference/errors.md`, compared with the sources and with the pages that name codes.
-//! The tests of each client compare its errors with its column.
+//! `error_codes_of_clients.rs` compares it with the clients, and so do the tests of each client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,9 +7,11 @@ use std::fs;
 use crate::tidy::{Source, files, root, shipped};
 
 const COLUMNS: usize = 10;
+/// Words of the grammar that texts of errors quote.
+const NO_CODES: &[&str] = &["FULL", "LIMIT"];
 
 /// The rows of the table, by their codes: the beginning of the text, its cause, the pages, and a cell for each client.
-fn table(page: &str) -> BTreeMap<String, Vec<String>> {
+pub(crate) fn table(page: &str) -> BTreeMap<String, Vec<String>> {
     let rows = page.lines().filter(|line| line.starts_with("| `"));
     let cells = rows.map(|row| {
         // Spaces count at the end of a text's beginning.
@@ -21,8 +23,6 @@ fn table(page: &str) -> BTreeMap<String, Vec<String>> {
 
 /// The text of each error of the sources before its first placeholder, with its code.
 fn errors(sources: &[Source]) -> Vec<String> {
-    // Words of the grammar that texts of errors quote.
-    const NO_CODES: &[&str] = &["FULL", "LIMIT"];
     let mut found = Vec::new();
     for source in sources {
         let shipped = source.text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
@@ -92,6 +92,45 @@ fn each_error_code_has_a_row_that_says_what_the_sources_and_the_pages_say() {
         .collect();
     let found = faults(&read("docs/reference/errors.md"), &errors(&shipped("src")), &pages);
     assert!(found.is_empty(), "docs/reference/errors.md:\n{}", found.join("\n"));
+}
+
+/// The codes of a page's sentence about the order of refusals, after these words.
+fn order_of<'a>(page: &'a str, before: &str) -> Vec<&'a str> {
+    let (_, rest) = page.split_once(before).unwrap_or_default();
+    let sentence = rest.split("`.").next().unwrap_or_default();
+    let spans = sentence.split('`').skip(1).step_by(2);
+    spans.filter(|span| span.bytes().all(|byte| byte.is_ascii_uppercase())).collect()
+}
+
+/// What the pages lack of the order in which a request for a lock is refused.
+fn order_faults(source: &str, contract: &str, acquire: &str) -> Vec<String> {
+    let order = order_of(contract, "is refused for the first of these reasons:");
+    let there = order_of(acquire, "it names the first of these:");
+    let mut found = Vec::new();
+    if order != there {
+        found.push(format!("docs/reference/commands/acquire.md says {there:?}, and contract.md {order:?}"));
+    }
+    let text = source.split_once("\npub fn refusal(").map_or("", |(_, rest)| rest);
+    let text = text.split("\n}").next().unwrap_or_default();
+    let codes = text.split('"').skip(1).step_by(2).filter_map(code_of);
+    let is_missing = |code: &&str| *code != "ERR" && !NO_CODES.contains(code) && !order.contains(code);
+    let missing: BTreeSet<&str> = codes.filter(is_missing).collect();
+    found.extend(missing.iter().map(|code| format!("docs/internals/contract.md: no place for {code}")));
+    found
+}
+
+#[test]
+fn each_code_of_a_refusal_has_its_place_in_the_order_of_refusals() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let (source, contract) = (read("src/command/error.rs"), read("docs/internals/contract.md"));
+    let acquire = read("docs/reference/commands/acquire.md");
+    assert!(order_of(&contract, "is refused for the first of these reasons:").len() >= 5);
+    let found = order_faults(&source, &contract, &acquire);
+    assert!(found.is_empty(), "the order of refusals:\n{}", found.join("\n"));
+    // Check the checker.
+    let found = order_faults(&source, &contract.replace("`LOCKHELD`", "it"), &acquire);
+    assert!(found[0].starts_with("docs/reference/commands/acquire.md says"), "{found:?}");
+    assert_eq!(found[1], "docs/internals/contract.md: no place for LOCKHELD");
 }
 
 /// The clients' tests take their column by its place.

@@ -25,6 +25,9 @@ func TestEachErrorCodeIsWhatTheTableSays(t *testing.T) {
 		rows++
 		cells := strings.Split(strings.ReplaceAll(line[2:], "`", ""), " | ")
 		text, kind := cells[0]+" "+cells[1], cells[7]
+		if kind == "-" {
+			kind = "ErrServerRefused"
+		}
 		if what, _, _ := judge(text); (what != fail) != (kind == "again") {
 			t.Errorf("%s: judged as %v, and the table says %s", text, what, kind)
 		}
@@ -34,5 +37,15 @@ func TestEachErrorCodeIsWhatTheTableSays(t *testing.T) {
 	}
 	if rows < 10 {
 		t.Errorf("%d rows", rows)
+	}
+}
+
+func TestAnUnknownCodeIsAGeneralRefusalWithTheText(t *testing.T) {
+	text := "NEWCODE that no client knows"
+	if what, _, _ := judge(text); what != fail {
+		t.Errorf("judged as %v", what)
+	}
+	if err := errorOf(text); err.Kind != ErrServerRefused || err.Message != text {
+		t.Errorf("%v: %s", err.Kind, err.Message)
 	}
 }

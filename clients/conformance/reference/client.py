@@ -19,7 +19,7 @@ from errors import (
     AlreadyHeld, ConnectionFailed, Fenced, LockError, LockLost, LockTimeout, NotConfirmed, Other, Quarantine, translated,
 )  # fmt: skip
 from servers import (
-    AGAIN, BROKEN, LOG, LONGEST_PAUSE, MARGIN, PATIENCE, PAUSE, SILENCE, Pushes, Servers, is_elsewhere,
+    AGAIN, BROKEN, LOG, LONGEST_PAUSE, MARGIN, PATIENCE, PAUSE, SILENCE, Pushes, Servers, is_elsewhere, is_refusal,
 )  # fmt: skip
 
 #: The share of a lease by which a server's clock may be faster, and an allowance for rounding.
@@ -36,8 +36,6 @@ BODIES_END_IN = 5.0
 EPHEMERAL_MS = 0
 #: A token that no hold ever has. A release with it ends only a wait.
 NOBODYS = 1
-#: Refusals that prove that nothing was granted.
-NOT_GRANTED = ("LOCKHELD", "LOCKKIND", "LOCKQUEUE", "DEADLOCK")
 
 
 def check_owner(owner):
@@ -182,7 +180,7 @@ class Locks:
                     return hold
                 raise LockLost(f"{names}: the lease was over when the reply came")
             except BaseException as error:
-                is_refused = any(code in str(error).split() for code in NOT_GRANTED)
+                is_refused = isinstance(error, LockError) and error.granted_nothing
                 if is_refused and not is_broken("refused-and-all-is-over"):
                     hold.got_nothing = True
                 if is_broken("cancelled-and-forgotten"):
@@ -321,6 +319,7 @@ class Locks:
     async def _wait(self, hold, until, line):
         """Reads the reply. If the connection is lost, it starts again with the time that is left."""
         began, whole, pause = time.monotonic(), until - time.monotonic(), PAUSE
+        is_doubtful = False
         while True:
             try:
                 if line is not None:
@@ -335,7 +334,8 @@ class Locks:
                 raise
             except (*BROKEN, redis.RedisError) as error:
                 if is_broken("first-error-ends-the-wait") or not is_elsewhere(error):
-                    raise translated(error) from error
+                    raise translated(error, is_doubtful) from error
+                is_doubtful = is_doubtful or line is not None and not is_refusal(error) and len(hold.names) > 1
                 await self.servers.failed(error, hold.names[0], line)
             finally:
                 if hold.token is None:

@@ -8,6 +8,9 @@ from breaks import is_broken
 class LockError(Exception):
     """Any of them; `more` is sent with the kind."""
 
+    #: True if a server refused the request and granted nothing for it.
+    granted_nothing = False
+
     def __init__(self, message="", **more):
         super().__init__(message)
         self.more = more
@@ -61,9 +64,18 @@ class Other(LockError):
     """All else."""
 
 
+#: Codes that have an error of their own. All others are `Other`.
 CODES = {
-    "LOCKHELD": AlreadyHeld, "LOCKKIND": LockKindMismatch, "LOCKQUEUE": QueueFull, "NOREPLICAS": NotConfirmed, "FENCED": Fenced,
-}  # fmt: skip
+    "LOCKKIND": LockKindMismatch,
+    "LOCKHELD": AlreadyHeld,
+    "LOCKQUEUE": QueueFull,
+    "DEADLOCK": Deadlock,
+    "FENCED": Fenced,
+    "QUARANTINE": Quarantine,
+    "NOREPLICAS": NotConfirmed,
+}
+#: Refusals that prove that no earlier attempt was granted either.
+NEVER_GRANTED = (AlreadyHeld, LockKindMismatch, QueueFull, Deadlock)
 
 
 #: Errors of a server that is not, or no longer, the one to ask.
@@ -84,18 +96,25 @@ def said_by(error):
     return text + (": the address leads to a replica" if text.startswith("READONLY") else "")
 
 
-def translated(error):
-    """Translates an error of the driver to one of these."""
+def translated(error, is_doubtful=False):
+    """Translates an error of the driver to one of these. If `is_doubtful`, an earlier attempt may have been granted."""
+    found = _translated(error)
+    is_clear = not is_doubtful and not isinstance(found, NotConfirmed)
+    found.granted_nothing = is_clear or isinstance(found, NEVER_GRANTED)
+    return found
+
+
+def _translated(error):
     text = str(error)
-    code = text.partition(" ")[0]
+    kind = CODES.get(text.partition(" ")[0])
     if is_broken("one-kind-of-error"):
         return Other(text)
-    if code in CODES:
-        return CODES[code](text)
-    if code == "DEADLOCK":
+    if kind is Deadlock:
         return Deadlock(text, cycle=re.findall(r"'(.*?)' waits for '(.*?)' and there for '(.*?)'", text))
-    if code == "QUARANTINE":
+    if kind is Quarantine:
         return Quarantine(text, left_ms=int(text.split()[1]))
+    if kind is not None:
+        return kind(text)
     if "unknown command" in text:
         return ModuleMissing(f"{text}: load the module, by `loadmodule /path/to/libredislock.so` in the configuration")
     return Other(f"{getattr(error, 'status_code', '')} {type(error).__name__} {text}")

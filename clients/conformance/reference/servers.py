@@ -198,6 +198,7 @@ class Servers:
         server."""
         since, pause = since or time.monotonic(), PAUSE
         until = until or time.monotonic() + TRIES_FOR
+        is_doubtful = False
         while True:
             line = None
             patience = min(PATIENCE, max(0.5, until - time.monotonic()))
@@ -216,7 +217,8 @@ class Servers:
                 if not is_elsewhere(error) or self.has_no_other(error):
                     self.idle.append(line)
                     line = None
-                    raise translated(error) from error
+                    raise translated(error, is_doubtful) from error
+                is_doubtful = is_doubtful or line is not None and not is_refusal(error)
                 cause, text = error, await self.failed(error, name, line)
                 if told is not None:
                     told(text)

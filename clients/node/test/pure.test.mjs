@@ -111,10 +111,11 @@ test("each error code is what the table of error codes says", () => {
   const table = readFileSync(new URL("../errors.md", import.meta.url), "utf8");
   const rows = table.split("\n").filter((row) => row.startsWith("| `"));
   const cells = rows.map((row) => row.slice(2).replaceAll("`", "").split(" | "));
-  const kinds = cells.map(([code, text, , , , kind]) => [`${code} ${text}`, kind]);
+  const kinds = cells.map(([code, text, , , , kind]) => [`${code} ${text}`, kind === "-" ? "ServerRefusedError" : kind]);
   assert.ok(kinds.length > 10);
   const missing = "ERR unknown command 'LOCK.ACQUIRE'";
-  for (const [text, kind] of [...kinds, [missing, "ModuleMissingError"]]) {
+  const unknown = "NEWCODE that no client knows";
+  for (const [text, kind] of [...kinds, [missing, "ModuleMissingError"], [unknown, "ServerRefusedError"]]) {
     const found = meaning(text);
     assert.equal(found.kind ?? found, kind, text);
     assert.ok(kind === "again" || found instanceof errors[kind], text);
@@ -122,6 +123,7 @@ test("each error code is what the table of error codes says", () => {
   assert.equal(meaning("QUARANTINE 4711 milliseconds are left").leftMs, 4711);
   assert.match(meaning(missing).message, /--loadmodule/);
   assert.equal(meaning("WRONGTYPE Operation against a key").code, "WRONGTYPE");
+  assert.deepEqual([meaning(unknown).code, meaning(unknown).message], ["NEWCODE", unknown]);
   for (const text of ["ASK 1 a:1", "LOADING Redis is loading", "Connection is closed."]) {
     assert.equal(meaning(text), "again", text);
   }

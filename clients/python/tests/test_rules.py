@@ -44,13 +44,17 @@ def error_codes() -> list[tuple[str, str]]:
     """Each error of the table of error codes, and what this client makes of it."""
     table = (Path(__file__).parents[3] / "docs/reference/errors.md").read_text()
     rows = [row[2:].split(" | ") for row in table.splitlines() if row.startswith("| `")]
-    return [(f"{row[0]} {row[1]}".replace("`", ""), row[4].strip("`")) for row in rows]
+    kinds = ["ServerRefusedError" if row[4] == "-" else row[4].strip("`") for row in rows]
+    return [(f"{row[0]} {row[1]}".replace("`", ""), kind) for row, kind in zip(rows, kinds, strict=True)]
 
 
-UNKNOWN = ("ERR unknown command 'LOCK.ACQUIRE'", "ModuleMissingError")
+UNKNOWN = [
+    ("ERR unknown command 'LOCK.ACQUIRE'", "ModuleMissingError"),
+    ("NEWCODE that no client knows", "ServerRefusedError"),
+]
 
 
-@pytest.mark.parametrize(("text", "kind"), [*error_codes(), UNKNOWN])
+@pytest.mark.parametrize(("text", "kind"), [*error_codes(), *UNKNOWN])
 def test_each_error_code_is_what_the_table_says(text: str, kind: str) -> None:
     is_again = judge(text).step is not Step.FAIL
     assert is_again == (kind == "again")

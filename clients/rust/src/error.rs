@@ -343,8 +343,17 @@ mod tests {
             let text = format!("{} {}", row[0], row[1]).replace('`', "");
             let error = format!("{:?}", Error::from_reply(&text));
             let kind = if judge(&text) == Step::Fail { error.split(' ').next() } else { Some("again") };
-            assert_eq!(kind, Some(row[6].trim_matches('`')), "{text}");
+            let cell = if row[6] == "-" { "ServerRefused" } else { row[6].trim_matches('`') };
+            assert_eq!(kind, Some(cell), "{text}");
         }
+    }
+
+    #[test]
+    fn an_unknown_code_is_a_general_refusal_with_the_text() {
+        let text = "NEWCODE that no client knows";
+        let error = Error::from_reply(text);
+        assert!(judge(text) == Step::Fail && matches!(error, Error::ServerRefused { .. }), "{error:?}");
+        assert_eq!(error.to_string(), text);
     }
 
     #[test]

@@ -120,10 +120,14 @@ class ModuleMissingError(ServerRefusedError):
 
 _CYCLE = re.compile(r"'(.*?)' waits for '(.*?)' and there for '(.*?)'")
 _LEASE = re.compile(r"ERR PX must be an integer from \d+ to (\d+)")
-_KINDS: dict[str, type[ServerRefusedError]] = {
+#: The codes with an error of their own. Any other is a ServerRefusedError.
+_KINDS: dict[str, type[ServerRefusedError | DeadlockError]] = {
     "LOCKKIND": LockKindMismatchError,
+    "LOCKHELD": AlreadyHeldError,
     "LOCKQUEUE": QueueFullError,
+    "DEADLOCK": DeadlockError,
     "FENCED": FencedError,
+    "QUARANTINE": QuarantineError,
     "NOREPLICAS": NotConfirmedError,
 }
 
@@ -148,18 +152,11 @@ def translate(text: str, address: Address | None = None) -> ServerRefusedError |
 
 def _translate(text: str) -> ServerRefusedError | DeadlockError:
     code, _, rest = text.partition(" ")
-    if code == "DEADLOCK":
-        return DeadlockError(text, cycle=tuple(_CYCLE.findall(rest)))
-    if code == "LOCKHELD":
-        return AlreadyHeldError(text)
     if code == "WRONGTYPE":
         text += (
             ": the key of this name holds another value, which is no lock. Choose another name, or a prefix; for locks "
         )
         text += "of older clients set redislock.legacy-strings"
-    if code == "QUARANTINE":
-        left = rest.partition(" ")[0]
-        return QuarantineError(text, left=int(left) / 1000 if left.isdigit() else 0.0)
     if code == "MOVED":
         return ServerRefusedError(f"{text}: this server is a node of a cluster. Pass a cluster client to the locks.")
     if text.lower().startswith("err unknown command"):
@@ -173,4 +170,10 @@ def _translate(text: str) -> ServerRefusedError | DeadlockError:
         text += (
             f". A lease and min_hold must be {SHORTEST_LEASE:g} to {most:g} seconds (the server's redislock.max-lease)."
         )
-    return _KINDS.get(code, ServerRefusedError)(text)
+    error = _KINDS.get(code, ServerRefusedError)(text)
+    if isinstance(error, DeadlockError):
+        error.cycle = tuple(_CYCLE.findall(rest))
+    elif isinstance(error, QuarantineError):
+        left = rest.partition(" ")[0]
+        error.left = int(left) / 1000 if left.isdigit() else 0.0
+    return error

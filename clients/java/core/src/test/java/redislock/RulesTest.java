@@ -69,13 +69,22 @@ class RulesTest {
         for (var row : rows) {
             var cells = row.substring(2).replace("`", "").split(" \\| ");
             var text = cells[0] + " " + cells[1];
-            var kind = cells[8];
+            var kind = cells[8].equals("-") ? "ServerRefusedException" : cells[8];
             assertEquals(kind.equals("again"), Rules.judge(text).next() != Rules.Next.FAIL, row);
             if (!kind.equals("again")) {
                 assertEquals(kind, Problem.of(text).exception().getClass().getSimpleName(), row);
                 assertTrue(Problem.of(text).isRefusal(), row);
             }
         }
+    }
+
+    @Test
+    void anUnknownCodeIsAGeneralRefusalWithTheText() {
+        var text = "NEWCODE that no client knows";
+        assertEquals(Rules.Next.FAIL, Rules.judge(text).next());
+        var exception = Problem.of(text).exception();
+        assertEquals(ServerRefusedException.class, exception.getClass());
+        assertEquals(text, exception.getMessage());
     }
 
     @Test
