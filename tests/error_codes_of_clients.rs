@@ -81,7 +81,7 @@ const CLIENTS: [Client; 7] = [
     },
 ];
 
-fn part<'a>(text: &'a str, (path, start, end): Part) -> &'a str {
+fn part(text: &str, (path, start, end): Part) -> &str {
     let (_, rest) = text.split_once(start).unwrap_or_else(|| panic!("{path} has no '{start}'"));
     rest.split(end).next().unwrap_or_default()
 }
