@@ -105,7 +105,7 @@ fn order_of<'a>(page: &'a str, before: &str) -> Vec<&'a str> {
 /// What the pages lack of the order in which a request for a lock is refused.
 fn order_faults(source: &str, contract: &str, acquire: &str) -> Vec<String> {
     let order = order_of(contract, "is refused for the first of these reasons:");
-    let there = order_of(acquire, "it names the first of these:");
+    let there = order_of(acquire, "it reports the first of these:");
     let mut found = Vec::new();
     if order != there {
         found.push(format!("docs/reference/commands/acquire.md says {there:?}, and contract.md {order:?}"));
