@@ -4,10 +4,8 @@
 //! look at its text.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 
-use crate::errors::table;
-use crate::tidy::root;
+use crate::errors::{read, table};
 
 /// A part of a file: the path, the text that the part begins with, and the text that it ends before.
 type Part = (&'static str, &'static str, &'static str);
@@ -201,10 +199,6 @@ fn faults(page: &str, clients: &[Client], read: &dyn Fn(&str) -> String) -> Vec<
 
 fn unknown(path: &str, code: &str) -> String {
     format!("{path} has a row for {code}, which the page does not name")
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 #[test]

@@ -10,6 +10,11 @@ const COLUMNS: usize = 10;
 /// Words of the grammar that texts of errors quote.
 const NO_CODES: &[&str] = &["FULL", "LIMIT"];
 
+/// The text of a file of the repository.
+pub(crate) fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
 /// The rows of the table, by their codes: the beginning of the text, its cause, the pages, and a cell for each client.
 pub(crate) fn table(page: &str) -> BTreeMap<String, Vec<String>> {
     let rows = page.lines().filter(|line| line.starts_with("| `"));
@@ -83,7 +88,6 @@ fn faults(page: &str, errors: &[String], pages: &[(String, String)]) -> Vec<Stri
 
 #[test]
 fn each_error_code_has_a_row_that_says_what_the_sources_and_the_pages_say() {
-    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let pages: Vec<(String, String)> = files(&root().join("docs/reference/commands"), ".md")
         .iter()
         .map(|path| {
@@ -121,7 +125,6 @@ fn order_faults(source: &str, contract: &str, acquire: &str) -> Vec<String> {
 
 #[test]
 fn each_code_of_a_refusal_has_its_place_in_the_order_of_refusals() {
-    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let (source, contract) = (read("src/command/error.rs"), read("docs/internals/contract.md"));
     let acquire = read("docs/reference/commands/acquire.md");
     assert!(order_of(&contract, "is refused for the first of these reasons:").len() >= 5);
@@ -144,7 +147,7 @@ fn each_client_reads_the_table_of_error_codes() {
         "clients/java/core/src/test/java/redislock/RulesTest.java",
         "tool/src/exit.rs",
     ] {
-        let text = fs::read_to_string(root().join(path)).unwrap();
+        let text = read(path);
         assert!(text.contains("docs/reference/errors.md"), "{path} does not read docs/reference/errors.md");
     }
 }

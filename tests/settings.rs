@@ -2,9 +2,8 @@
 //! `redis.conf.example`, without a server.
 
 use std::fmt;
-use std::fs;
 
-use crate::tidy::root;
+use crate::errors::read;
 
 /// The name of a setting, its default and its range.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,10 +104,6 @@ fn faults(source: &str, page: &str, example: &str) -> Vec<String> {
         }
     }
     found
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap()
 }
 
 #[test]
