@@ -178,7 +178,7 @@ pub static COMMANDS: [Command; 10] = [
         tips: c"",
         summary:
             c"Takes a lock for an owner and returns its fencing token, or nil; BLOCK waits in the queue.",
-        complexity: c"O(1); O(log N) beside N holders of the same lock",
+        complexity: c"O(1); O(log N) for a lock that N owners hold",
         args: &[
             arg(c"key", Kind::Key),
             arg(c"owner", Kind::Text),
@@ -199,7 +199,7 @@ pub static COMMANDS: [Command; 10] = [
         arity: BY_PARSER,
         tips: c"",
         summary: c"Takes several locks for an owner, all or none, and returns one fencing token, or nil.",
-        complexity: c"O(N) with N being the number of keys",
+        complexity: c"O(N) where N is the number of keys",
         args: &[
             arg(c"numkeys", Kind::Number),
             Arg { is_repeated: true, ..arg(c"key", Kind::Key) },
@@ -220,7 +220,7 @@ pub static COMMANDS: [Command; 10] = [
         // As KEYS: each shard returns some of the rows, which belong together.
         tips: c"request_policy:all_shards nondeterministic_output_order",
         summary: c"Lists the locks that an owner holds and waits for, in all databases.",
-        complexity: c"O(N) with N being the number of holds on the server",
+        complexity: c"O(N) where N is the number of holds on the server",
         args: &[arg(c"owner", Kind::Text)],
     },
     Command {
@@ -233,7 +233,7 @@ pub static COMMANDS: [Command; 10] = [
         arity: BY_PARSER,
         tips: c"",
         summary:
-            c"Ends the hold of an owner and hands the lock to the next waiter; 1, or 0 if it held nothing.",
+            c"Ends an owner's hold and hands the lock to the next waiter. Returns 1, or 0 if it held nothing.",
         complexity: c"O(1)",
         args: &[arg(c"key", Kind::Key), arg(c"owner", Kind::Text), option(c"token", c"TOKEN")],
     },
@@ -246,8 +246,7 @@ pub static COMMANDS: [Command; 10] = [
         is_for_clients: true,
         arity: BY_PARSER,
         tips: c"",
-        summary:
-            c"Makes an owner's lease last exactly the given time from now; 1, or 0 if the owner held nothing.",
+        summary: c"Makes an owner's lease last the given time from now. Returns 1, or 0 if it held nothing.",
         complexity: c"O(1)",
         args: &[arg(c"key", Kind::Key), arg(c"owner", Kind::Text), LEASE, optional(WHICH_TOKEN)],
     },
@@ -261,7 +260,7 @@ pub static COMMANDS: [Command; 10] = [
         arity: -2,
         tips: c"",
         summary:
-            c"Returns the fencing token of the live hold, or tells whether a token belongs to a live hold.",
+            c"Returns the fencing token of the live hold, or whether a given token belongs to a live hold.",
         complexity: c"O(1)",
         args: &[arg(c"key", Kind::Key), Arg { is_optional: true, ..arg(c"token", Kind::Number) }],
     },
@@ -277,8 +276,8 @@ pub static COMMANDS: [Command; 10] = [
         arity: BY_PARSER,
         tips: c"",
         summary:
-            c"Runs a command if a token belongs to a live hold, in one step; otherwise returns an error.",
-        complexity: c"O(1), and that of the command",
+            c"Runs a command if a token belongs to a live hold, in the same step. Otherwise returns an error.",
+        complexity: c"O(1), plus the complexity of the command that it runs",
         args: &[
             arg(c"key", Kind::Key),
             arg(c"token", Kind::Number),
@@ -296,7 +295,7 @@ pub static COMMANDS: [Command; 10] = [
         arity: -2,
         tips: c"",
         summary: c"Shows who holds a lock and who waits for it.",
-        complexity: c"O(N), N being how many holders and waiters are shown",
+        complexity: c"O(N) where N is the number of holders and waiters shown",
         args: &[arg(c"key", Kind::Key), MORE],
     },
     Command {
