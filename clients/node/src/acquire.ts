@@ -13,6 +13,7 @@ import {
   abortOf,
   ConnectionFailedError,
   highestFor,
+  LateReplyError,
   LockError,
   mayPass,
   meaningOf,
@@ -50,7 +51,7 @@ const SILENT = new Error("the client is silent");
 /** A token that no hold ever has. A release with it ends a wait but no hold. */
 const NOBODYS = 1;
 
-const lateReply = (): Error => new ConnectionFailedError("no answer in time");
+const lateReply = (): Error => new LateReplyError("no answer in time");
 
 /** The result of a request: a grant, a grant whose lease has expired or is short, a wait, or a failure. */
 type Answer = Grant | "over" | "taken" | "failed";

@@ -133,6 +133,9 @@ export class ConnectionFailedError extends LockError {
   readonly kind = "ConnectionFailedError";
 }
 
+/** A reply did not come in time. An error before it says more about the cause. */
+export class LateReplyError extends ConnectionFailedError {}
+
 /** Any other error of the server. `code` is its first word, such as WRONGTYPE or NOPERM. */
 export class ServerRefusedError extends LockError {
   readonly kind = "ServerRefusedError";

@@ -9,7 +9,7 @@ import { connect as connectPlain, type Socket } from "node:net";
 import { type ConnectionOptions, connect as connectTls } from "node:tls";
 
 import { now } from "./clock.js";
-import { ConnectionFailedError, ServerRefusedError } from "./errors.js";
+import { ConnectionFailedError, LateReplyError, ServerRefusedError } from "./errors.js";
 import { roleOf } from "./info.js";
 import { type Journal, textOf } from "./journal.js";
 import { Decoder, encode, Push, type Reply, ReplyError } from "./resp.js";
@@ -93,7 +93,7 @@ export class Line {
     const socket = endpoint.socket?.() ?? (tls === undefined ? connectPlain(where) : connectTls({ ...tls, ...where }));
     const line = new Line(socket, endpoint);
     try {
-      const late = () => new ConnectionFailedError(`no reply from ${nameOf(endpoint)} for ${limit / 1000} s`);
+      const late = () => new LateReplyError(`no reply from ${nameOf(endpoint)} for ${limit / 1000} s`);
       await within(line.#logIn(endpoint, journal), now() + limit, late);
       return line;
     } catch (error) {

@@ -2,7 +2,7 @@
 
 import { now } from "./clock.js";
 import type { Request } from "./commands.js";
-import { codeOf, ConnectionFailedError, type LockError, LockTimeoutError, QuarantineError } from "./errors.js";
+import { codeOf, ConnectionFailedError, LateReplyError, type LockError, LockTimeoutError, QuarantineError } from "./errors.js";
 import { isReply, type Journal, quoted, textOf } from "./journal.js";
 import type { Route } from "./route.js";
 
@@ -37,9 +37,12 @@ export class Trouble {
     this.#last = this.#refusal = undefined;
   }
 
-  /** Records that a request has failed, and what the error means. */
+  /**
+   * Records that a request has failed, and what the error means. A late reply replaces no earlier error, because that
+   * one says more about the cause.
+   */
   failed(error: unknown, meaning: LockError | "again"): void {
-    this.#last = meaning === "again" ? error : meaning;
+    if (!(error instanceof LateReplyError) || this.#last === undefined) this.#last = meaning === "again" ? error : meaning;
     if (!isReply(error)) return;
     this.heard();
     this.#refusal = error;

@@ -454,6 +454,25 @@ for (const driver of BOTH) {
   });
 }
 
+test("a cause that is known outlasts replies that come late", async (t) => {
+  let ended = false;
+  const listener = createServer((socket) => {
+    socket.on("error", () => undefined);
+    socket.on("data", (bytes) => {
+      if (ended) return; // it says nothing any more
+      ended = bytes.includes("redislock");
+      socket.end();
+    });
+  }).listen(0, "127.0.0.1");
+  await once(listener, "listening");
+  atEnd(t, () => listener.close());
+  const locks = await locksOn(t, { address: `127.0.0.1:${listener.address().port}` }, "ioredis");
+  await assert.rejects(locks.acquire("k", { wait: 4000 }), {
+    name: "ConnectionFailedError",
+    message: /^could not acquire 'k' .*: the server closed the connection on the first request: if it wants TLS, set that/,
+  });
+});
+
 test("independent servers that refuse to raise a token are told as that", async (t) => {
   const servers = await Promise.all([0, 1, 2].map(() => startServer(t)));
   for (const { admin } of servers) await admin.call("ACL", "SETUSER", "default", "-lock.renew");
