@@ -44,9 +44,9 @@ export function telemetry(options: TelemetryOptions = {}): Hooks {
     meter.createHistogram(`${name}.${what}.duration`, { unit: "s", description, advice: { explicitBucketBoundaries } });
   const waits = histogram("wait", "Time from a request to its end", WAITS);
   const holds = histogram("hold", "Time from a grant to its end", HOLDS);
-  const waiters = meter.createUpDownCounter(`${name}.waiter.count`, { description: "Pending requests" });
-  const holders = meter.createUpDownCounter(`${name}.hold.count`, { description: "Holds" });
-  const failures = meter.createCounter(`${name}.renewal.failures`, { description: "Failed renewals" });
+  const waiters = meter.createUpDownCounter(`${name}.waiter.count`, { unit: "{waiter}", description: "Pending requests" });
+  const holders = meter.createUpDownCounter(`${name}.hold.count`, { unit: "{hold}", description: "Holds" });
+  const failures = meter.createCounter(`${name}.renewal.failures`, { unit: "{renewal}", description: "Failed renewals" });
   const granted = new Map<string, Granted>();
 
   const about = ([first = ""]: readonly string[], error?: Error): Attributes => ({

@@ -15,6 +15,14 @@ import { atEnd, eventually, locksOn, startServer } from "./servers.mjs";
 
 context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
 
+const UNITS = {
+  "redislock.client.wait.duration": "s",
+  "redislock.client.hold.duration": "s",
+  "redislock.client.waiter.count": "{waiter}",
+  "redislock.client.hold.count": "{hold}",
+  "redislock.client.renewal.failures": "{renewal}",
+};
+
 function recorder(t, options) {
   const spans = new InMemorySpanExporter();
   const exporter = new InMemoryMetricExporter(AggregationTemporality.CUMULATIVE);
@@ -25,6 +33,7 @@ function recorder(t, options) {
   const metrics = async () => {
     const { resourceMetrics } = await reader.collect();
     const all = resourceMetrics.scopeMetrics.flatMap((scope) => scope.metrics);
+    for (const { descriptor } of all) assert.equal(descriptor.unit, UNITS[descriptor.name], descriptor.name);
     return Object.fromEntries(
       all.map(({ descriptor, dataPoints }) => [
         descriptor.name,

@@ -27,13 +27,16 @@ class TelemetryTest extends OneServer {
     private static final AttributeKey<String> PLACE = AttributeKey.stringKey("server.address");
 
     /** Returns what was recorded: a sum, or how often a duration was. */
+    private static final Map<String, String> UNITS = Map.of("wait.duration", "s", "hold.duration", "s", "waiter.count",
+            "{waiter}", "hold.count", "{hold}", "renewal.failures", "{renewal}");
+
     private static Map<String, Long> recorded(InMemoryMetricReader reader) {
         var all = new TreeMap<String, Long>();
         for (var metric : reader.collectAllMetrics()) {
             var name = metric.getName().replace("redislock.client.", "");
+            assertEquals(UNITS.get(name), metric.getUnit(), name);
             metric.getLongSumData().getPoints().forEach(point -> all.put(name + shown(point.getAttributes()), point.getValue()));
             metric.getHistogramData().getPoints().forEach(point -> {
-                assertEquals("s", metric.getUnit());
                 assertTrue(point.getSum() >= 0 && point.getSum() < SLACK.toSeconds() * 10, "" + point.getSum());
                 all.put(name + shown(point.getAttributes()), point.getCount());
             });

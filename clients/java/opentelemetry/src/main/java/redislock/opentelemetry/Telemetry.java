@@ -58,9 +58,11 @@ public final class Telemetry implements LockListener {
         var meter = Objects.requireNonNull(to, "to must not be null").getMeter("redislock");
         waits = histogram(meter, "wait", "Time from a request to its end", WAITS);
         holds = histogram(meter, "hold", "Time from a grant to its end", HOLDS);
-        waiters = meter.upDownCounterBuilder("redislock.client.waiter.count").setDescription("Pending requests").build();
-        holders = meter.upDownCounterBuilder("redislock.client.hold.count").setDescription("Holds").build();
-        failures = meter.counterBuilder("redislock.client.renewal.failures").setDescription("Failed renewals").build();
+        waiters = meter.upDownCounterBuilder("redislock.client.waiter.count").setUnit("{waiter}")
+                .setDescription("Pending requests").build();
+        holders = meter.upDownCounterBuilder("redislock.client.hold.count").setUnit("{hold}").setDescription("Holds").build();
+        failures = meter.counterBuilder("redislock.client.renewal.failures").setUnit("{renewal}")
+                .setDescription("Failed renewals").build();
         tracer = to.getTracer("redislock");
         parent = Context.root();
     }
