@@ -43,11 +43,6 @@ const BELIEVED_MS = 8000;
 const MARGIN_MS = 1000;
 /** The time by which an attempt may outlast its wait, and the limit of an attempt that does not wait. */
 const OVERTIME_MS = 1900;
-/**
- * Thrown when the client has been silent for so long that the request also takes another route. It never leaves this
- * file.
- */
-const SILENT = new Error("the client is silent");
 /** A token that no hold ever has. A release with it ends a wait but no hold. */
 const NOBODYS = 1;
 
@@ -120,7 +115,7 @@ export class Attempt {
   ) {
     this.#context = context;
     this.#key = routingKey(request.keys);
-    this.#trouble = new Trouble(context, request.names, this.#key);
+    this.#trouble = new Trouble(context, request.names, this.#key, this.#began);
     this.#waits = wait !== 0;
     this.#until = this.#began + (wait ?? Number.POSITIVE_INFINITY);
     this.#end = this.#until + (this.#waits ? OVERTIME_MS : Math.min(context.serverTimeout, OVERTIME_MS));
@@ -141,7 +136,7 @@ export class Attempt {
     // once.
     const entry = keys.length === 1 && this.#waits && !isNamed ? this.#context.admission.join(this.#key) : undefined;
     try {
-      if (entry !== undefined) await this.#enter(entry);
+      if (entry !== undefined && !entry.hasTurn) await this.#enter(entry);
       const mayHold = this.#context.loose.take(owner, keys);
       this.#isBound = this.#hasPlace = mayHold !== undefined;
       this.#known = mayHold === true;
@@ -158,13 +153,13 @@ export class Attempt {
         this.#withdraw();
         this.#loosen();
       }
-      void this.#untilSettled();
+      if (this.#late.size > 0) void this.#untilSettled();
+      else this.#settle?.();
     }
   }
 
   /** Waits until it may join the server's queue. */
   async #enter(entry: Seat): Promise<void> {
-    if (entry.hasTurn) return;
     this.#isOutside = this.#hasWaited = true;
     this.#context.waits(this.request);
     await this.#inTime(entry.next(), this.#until, () => this.#trouble.tooLate());
@@ -241,13 +236,13 @@ export class Attempt {
   async #ask(failures = 0): Promise<Answer> {
     const { route, most, serverTimeout } = this.#context;
     if (route.isClosed) throw this.#trouble.closedClient();
-    const isQueued = this.request.names.length === 1 && this.#waits && this.#left() > 0;
+    const sentAt = now();
+    const isQueued = this.request.names.length === 1 && this.#waits && this.#until > sentAt;
     // The short lease limits the harm of a client that dies just after a queued grant. Later requests ask for the whole
     // lease.
     const isShort = isQueued && this.#seat !== undefined && !this.#isPromised && this.request.lease > PLACE_MS;
     const request = isShort ? { ...this.request, lease: PLACE_MS } : this.request;
     const words = acquireCommand(request, isQueued ? { queue: most.queue } : {});
-    const sentAt = now();
     // A request that does not wait has this time for all its repetitions.
     const until = this.#waits ? Math.min(sentAt + serverTimeout, this.#end) : this.#end;
     const before = this.#known;
@@ -290,15 +285,16 @@ export class Attempt {
   }
 
   /** Returns the first reply. If the client is silent, the request is also sent over another route. */
-  async #firstReply(asking: Promise<unknown>, command: Command, until: number, mayGoAround: boolean): Promise<unknown> {
+  #firstReply(asking: Promise<unknown>, command: Command, until: number, mayGoAround: boolean): Promise<unknown> {
     const { route } = this.#context;
     if (!mayGoAround || route.driver.isCluster) return this.#inTime(asking, until);
-    try {
-      return await this.#inTime(asking, Math.min(until, now() + route.patience), () => SILENT);
-    } catch (error) {
-      if (error !== SILENT) throw error;
-      if (now() >= until) throw lateReply();
-    }
+    return this.#inTime(asking, Math.min(until, now() + route.patience), () =>
+      now() >= until ? lateReply() : this.#orAround(asking, command, until),
+    );
+  }
+
+  #orAround(asking: Promise<unknown>, command: Command, until: number): Promise<unknown> {
+    const { route } = this.#context;
     const around = route.around(this.#key, command);
     this.#heedLater(asking);
     this.#heedLater(around);
@@ -448,7 +444,7 @@ export class Attempt {
    * Returns the promise's outcome. Throws `ConnectionFailedError` if it takes too long, `Stopped` if the caller
    * cancels.
    */
-  #inTime<T>(promise: Promise<T>, at: number, late = lateReply): Promise<T> {
+  #inTime<T>(promise: Promise<T>, at: number, late: () => Error | Promise<T> = lateReply): Promise<T> {
     return this.#stop.inTime(promise, at, late);
   }
 

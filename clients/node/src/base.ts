@@ -174,6 +174,7 @@ export class Lock {
     } catch (error) {
       outcome = { error };
     }
+    this.#locks.worked(hold);
     detach?.();
     await hold.letGo();
     if ("error" in outcome) throw reasonOf(outcome.error, hold);
@@ -353,15 +354,16 @@ export abstract class Base implements AsyncDisposable {
   }
 
   /** @internal Runs this work under a hold. `close` waits for its end, unless the work itself calls `close`. */
-  async work<T>(hold: Hold, body: Body<T>): Promise<T> {
+  work<T>(hold: Hold, body: Body<T>): Promise<T> {
     const life = lifeOf(hold);
     const working = under.run([...(under.getStore() ?? []), life], async () => body(hold));
     this.#bodies.set(life, working);
-    try {
-      return await working;
-    } finally {
-      this.#bodies.delete(life);
-    }
+    return working;
+  }
+
+  /** @internal The work under this hold has ended. */
+  worked(hold: Hold): void {
+    this.#bodies.delete(lifeOf(hold));
   }
 
   /** @internal */
@@ -405,26 +407,26 @@ export abstract class Base implements AsyncDisposable {
   }
 
   /** Makes the hold of this grant, and calls `begun` with it. A hold without `begun` was adopted. */
-  protected async begin(
+  protected begin(
     keeper: Keeper,
     grant: Grant,
     terms: Terms,
     begun = (hold: Hold): void => this.#call(() => this.#hooks.adopted?.({ hold })),
-  ): Promise<Hold> {
+  ): Hold | Promise<Hold> {
     const hold = new Hold(keeper, grant, terms, this.#told);
     this.#lives.add(lifeOf(hold));
     for (const call of this.begins) call();
     begun(hold);
-    if (this.#closing !== undefined) {
-      await hold.letGo();
-      throw new LocksClosedError();
-    }
     // The reply may have taken as long as the lease. Then the caller gets an error.
-    if (hold.remaining === 0) {
-      hold.keep();
-      await hold.letGo();
-      hold.check();
-    }
+    return this.#closing === undefined && hold.remaining > 0 ? hold : this.#tooLate(hold);
+  }
+
+  async #tooLate(hold: Hold): Promise<Hold> {
+    const isClosing = this.#closing !== undefined;
+    if (!isClosing) hold.keep();
+    await hold.letGo();
+    if (isClosing) throw new LocksClosedError();
+    hold.check();
     return hold;
   }
 
@@ -486,7 +488,8 @@ export abstract class Base implements AsyncDisposable {
   /** A failing hook must not cost any caller a lock. It may be an async function, whose rejection has no handler. */
   #call(hook: () => unknown): void {
     try {
-      Promise.resolve(hook()).catch(() => undefined);
+      const result = hook();
+      if (result !== undefined) Promise.resolve(result).catch(() => undefined);
     } catch {
       // See above.
     }

@@ -226,17 +226,16 @@ export class Hold implements AsyncDisposable {
    * expires. Further calls do nothing. A program that does not await it learns of no refusal.
    */
   release(): Promise<boolean> {
-    if (this.#releasing === undefined) {
-      this.#releasing = awake(() => this.#release());
-      // An unhandled rejection would end the process.
-      this.#releasing.catch(() => undefined);
-    }
+    this.#releasing ??= awake(() => this.#release());
+    // An unhandled rejection would end the process.
+    this.#releasing.catch(() => undefined);
     return this.#releasing;
   }
 
   /** @internal Releases the lock when no caller waits for the server's answer. */
-  async letGo(): Promise<void> {
-    await this.release().catch(() => undefined);
+  letGo(): Promise<unknown> {
+    this.#releasing ??= awake(() => this.#release());
+    return this.#releasing.catch(() => undefined);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -247,7 +246,7 @@ export class Hold implements AsyncDisposable {
    * @internal Releases the lock because its locks are closed, and notifies the holder. A running body releases it
    * itself.
    */
-  close(isWorkedUnder = false): Promise<void> {
+  close(isWorkedUnder = false): Promise<unknown> {
     if (this.#releasing !== undefined) return this.letGo();
     this.#lose("close", "its locks were closed");
     if (isWorkedUnder) return Promise.resolve();
@@ -268,14 +267,15 @@ export class Hold implements AsyncDisposable {
     const life = this.#life;
     this.#life.stop();
     // The timer may be late if the program was busy until now.
-    if (now() >= life.deadline) this.#expire();
+    const time = now();
+    if (time >= life.deadline) this.#expire();
     if (this.#loss !== undefined) {
       // Releases the names that were not lost, and those that the server still counts as held.
       this.#told.background(life.giveUp(0));
       return false;
     }
     const { cuts } = this.#keeper;
-    const until = now() + RELEASE_MS;
+    const until = time + RELEASE_MS;
     const settle = this.#keeper.loosen();
     let attempt = 0;
     let verdict = await life.tryRelease(attempt, cuts, until);

@@ -73,6 +73,11 @@ export class Journal {
     this.#lost.add(address);
   }
 
+  /** True if a server's connection was lost and has not come back. */
+  get hasLost(): boolean {
+    return this.#lost.size > 0;
+  }
+
   /** Records that this server replies. Logs one line for each outage. */
   found(address: string): void {
     if (!this.#lost.delete(address)) return;

@@ -148,10 +148,11 @@ export class Life {
   /** Asks the servers once. */
   async tryRelease(attempt: number, cuts: number, until = Number.POSITIVE_INFINITY): Promise<Verdict> {
     const late = () => new ConnectionFailedError(`no reply from ${this.keeper.where} to a release`);
-    const left = Math.ceil(this.parkedUntil - now());
+    const sentAt = now();
+    const left = Math.ceil(this.parkedUntil - sentAt);
     const rest = left > 0 ? Math.max(left, SHORTEST_LEASE_MS) : 0;
     try {
-      const held = await within(this.keeper.release(this.token, attempt, rest), Math.min(now() + ANSWER_MS, until), late);
+      const held = await within(this.keeper.release(this.token, attempt, rest), Math.min(sentAt + ANSWER_MS, until), late);
       // If the first reply was lost, a repeated release finds no hold.
       return held || attempt > 0 || this.keeper.cuts !== cuts ? "held" : "gone";
     } catch (error) {

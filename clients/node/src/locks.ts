@@ -125,12 +125,12 @@ class ServerKeeper implements Keeper {
   }
 
   /** Sends a command for each key, if there is one by then. Returns true if all were answered with 1. */
-  async #each(command: (key: string) => readonly string[] | undefined, attempt: number): Promise<boolean> {
+  #each(command: (key: string) => readonly string[] | undefined, attempt: number): Promise<boolean> {
     const { keys } = this.request;
     const send = (key: string) => this.route.send(key, () => command(key), attempt);
     const [only] = keys;
-    if (keys.length === 1 && only !== undefined) return isOne(await send(only));
-    return (await Promise.all(keys.map(send))).every(isOne);
+    if (keys.length === 1 && only !== undefined) return send(only).then(isOne);
+    return Promise.all(keys.map(send)).then((replies) => replies.every(isOne));
   }
 }
 

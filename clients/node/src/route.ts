@@ -38,9 +38,8 @@ interface Own {
 }
 
 export class Route {
-  /** The time when each unanswered request over the client was sent, by its number. */
-  readonly #unanswered = new Map<number, number>();
-  #sent = 0;
+  /** The unanswered requests over the client, in the order in which they were sent. */
+  readonly #unanswered: { readonly sentAt: number }[] = [];
   /** True if the last request over the client failed without a reply. */
   #hasFailed = false;
   #astrayUntil = Number.NEGATIVE_INFINITY;
@@ -65,9 +64,9 @@ export class Route {
     const { state, isCluster } = this.driver;
     if (this.isClosed) return false;
     if (isCluster) return true;
-    const [oldest = Number.POSITIVE_INFINITY] = this.#unanswered.values();
-    const isSilent = now() - oldest > SILENT_MS || (this.#hasFailed && state !== "ready");
-    return !isSilent && now() >= this.#astrayUntil;
+    const [oldest] = this.#unanswered;
+    const isSilent = oldest !== undefined && now() - oldest.sentAt > SILENT_MS;
+    return !isSilent && !(this.#hasFailed && state !== "ready") && now() >= this.#astrayUntil;
   }
 
   /**
@@ -91,9 +90,18 @@ export class Route {
   async over(key: string, command: Command): Promise<unknown> {
     const words = command();
     if (words === undefined) return 1;
+    const request = { sentAt: now() };
+    this.#unanswered.push(request);
     try {
-      return await this.#counted(key, this.driver.send(key, words));
+      const value = await this.driver.send(key, words);
+      this.#answered(request);
+      this.#hasFailed = false;
+      if (this.journal.hasLost) this.journal.found(this.where(key));
+      return value;
     } catch (error) {
+      this.#answered(request);
+      this.#hasFailed = !isReply(error);
+      if (this.#hasFailed) this.journal.lost(this.where(key));
       if (!isNotMe(error)) throw error;
       if (!(error as Error).message.startsWith("QUARANTINE")) this.driver.stale();
       // Only a single address can lead to another server meanwhile. Sentinel and clusters say where the primary is.
@@ -145,25 +153,9 @@ export class Route {
     for (const { opening } of this.#own.values()) void opening.then((line) => line.close(), () => undefined);
   }
 
-  async #counted(key: string, reply: Promise<unknown>): Promise<unknown> {
-    const number = this.#sent++;
-    this.#unanswered.set(number, now());
-    try {
-      const value = await reply;
-      this.#hasFailed = false;
-      this.journal.found(this.where(key));
-      return value;
-    } catch (error) {
-      this.#hasFailed = !isReply(error);
-      if (this.#hasFailed) this.journal.lost(this.where(key));
-      throw error;
-    } finally {
-      // Replies arrive in order: earlier requests get none any longer.
-      for (const earlier of this.#unanswered.keys()) {
-        if (earlier > number) break;
-        this.#unanswered.delete(earlier);
-      }
-    }
+  /** Replies arrive in order: earlier requests get none any longer. */
+  #answered(request: { readonly sentAt: number }): void {
+    this.#unanswered.splice(0, this.#unanswered.indexOf(request) + 1);
   }
 
   /** The connection to the primary of this key, shared by all requests that go around the client. */

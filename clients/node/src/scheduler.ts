@@ -82,19 +82,27 @@ export class Scheduler {
 /** The scheduler of the process. */
 export const scheduler = new Scheduler();
 
-/** The number of promises that callers await, and the timer that keeps the process alive for them. */
+/** The number of promises that callers await, and the timer that keeps the process alive for them. It is made once. */
 let awaited = 0;
 let vigil: NodeJS.Timeout | undefined;
 const VIGIL_MS = 2 ** 30;
 
 /** Returns the work's outcome. Keeps the process alive until then, because a caller awaits it. */
-export async function awake<T>(work: () => Promise<T>): Promise<T> {
-  if (awaited++ === 0) vigil = setInterval(() => undefined, VIGIL_MS);
-  try {
-    return await work();
-  } finally {
-    if (--awaited === 0) clearInterval(vigil);
-  }
+export function awake<T>(work: () => Promise<T>): Promise<T> {
+  if (awaited++ === 0) vigil = vigil?.ref() ?? setInterval(() => undefined, VIGIL_MS);
+  const done = () => {
+    if (--awaited === 0) vigil?.unref();
+  };
+  return work().then(
+    (value) => {
+      done();
+      return value;
+    },
+    (error: unknown) => {
+      done();
+      throw error;
+    },
+  );
 }
 
 /** Resolves after `ms` milliseconds. */

@@ -25,8 +25,11 @@ export class Stop {
     return this.inTime(promise, Number.POSITIVE_INFINITY, () => new Error("never"));
   }
 
-  /** Returns the promise's outcome. Throws the error that ends the request, or `late()` when the time is up. */
-  inTime<T>(promise: Promise<T>, at: number, late: () => Error): Promise<T> {
+  /**
+   * Returns the promise's outcome. Throws the error that ends the request. When the time is up, throws the error of
+   * `late()`, or returns the outcome of its promise.
+   */
+  inTime<T>(promise: Promise<T>, at: number, late: () => Error | Promise<T>): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       const done = () => {
         scheduler.cancel(entry);
@@ -36,7 +39,13 @@ export class Stop {
         done();
         reject(error);
       };
-      const entry = at === Number.POSITIVE_INFINITY ? undefined : scheduler.at(at, () => leave(late()));
+      const timeUp = () => {
+        done();
+        const outcome = late();
+        if (outcome instanceof Error) reject(outcome);
+        else resolve(outcome);
+      };
+      const entry = at === Number.POSITIVE_INFINITY ? undefined : scheduler.at(at, timeUp);
       this.#tell = leave;
       if (this.#error !== undefined) leave(this.#error);
       promise.then((value) => {

@@ -13,9 +13,8 @@ interface Sources {
 }
 
 export class Trouble {
-  readonly #began = now();
   /** The time of a server's last reply. */
-  #heardAt = now();
+  #heardAt: number;
   /** The error of the last request, and a server's last refusal. */
   #last: unknown;
   #refusal: Error | undefined;
@@ -24,7 +23,10 @@ export class Trouble {
     readonly sources: Sources,
     readonly names: Request["names"],
     readonly key: string,
-  ) {}
+    readonly began: number,
+  ) {
+    this.#heardAt = began;
+  }
 
   /** Records that a server has replied. */
   heard(): void {
@@ -94,6 +96,6 @@ export class Trouble {
   }
 
   get #inVain(): string {
-    return `could not acquire ${quoted(this.names)} within ${((now() - this.#began) / 1000).toFixed(1)} s`;
+    return `could not acquire ${quoted(this.names)} within ${((now() - this.began) / 1000).toFixed(1)} s`;
   }
 }
