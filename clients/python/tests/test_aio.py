@@ -169,6 +169,18 @@ def test_a_release_completes_though_its_task_is_cancelled(server: Any) -> None:
     play(server, story)
 
 
+def test_close_waits_for_a_release_that_is_underway(server: Any) -> None:
+    async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
+        hold = await locks.lock("k").acquire()
+        task = asyncio.create_task(hold.release())
+        await asyncio.sleep(0)
+        await locks.close()
+        await task
+        await is_free(client, "k")
+
+    play(server, story)
+
+
 def test_a_program_that_ends_leaves_nothing(server: Any) -> None:
     async def main() -> None:
         locks = redislock.AsyncLocks(redis.asyncio.Redis(port=server.port))

@@ -270,11 +270,15 @@ class BaseHold(Local):
         return is_held
 
     async def _release(self) -> None:
-        """Releases it, even if the task that waits for that is cancelled."""
+        """Releases it. If the task is cancelled meanwhile, the release continues in the background."""
         if self._give_up():
             keeper = self._keeper
-            with about(self.name):
-                self._given_up(await asyncio.shield(keeper.begin(keeper.release(self._wanted, self.token))))
+            keeper.releasing += 1
+            try:
+                with about(self.name):
+                    self._given_up(await keeper.release(self._wanted, self.token))
+            finally:
+                keeper.releasing -= 1
 
     def _check_grant(self) -> None:
         """Raises LockLostError if the reply took as long as the lease.

@@ -69,6 +69,8 @@ class Keeper(ABC):
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._acquiring = 0
+        #: The number of callers that wait for a release.
+        self.releasing = 0
         #: Threads that are acquiring a lock, until its hold is registered.
         self.taking: set[object] = set()
         self._is_closing = self._is_over = False
@@ -141,8 +143,8 @@ class Keeper(ABC):
 
     @abstractmethod
     async def release(self, wanted: Wanted, token: int) -> bool:
-        """Returns whether all locks were still held, as far as known. Failed releases are retried in the background if
-        possible."""
+        """Returns whether all locks were still held, as far as known. If it fails or is cancelled, it is retried in the
+        background if possible."""
 
     def close_later(self) -> None:
         """Ends the connections of locks that have no reference left. A body may still work under a lease."""
@@ -344,10 +346,13 @@ class Keeper(ABC):
             self._alarm(hold)
 
     async def _stop(self, until: float) -> None:
-        """Ends the scheduler, after all tasks that it has started."""
+        """Ends the scheduler, after all releases and all tasks that it has started."""
         if self._timer is not None:
             self._timer.cancel()
+        until = min(until, clock() + WAIT_MARGIN)
+        while self.releasing and clock() < until:  # noqa: ASYNC110
+            await asyncio.sleep(PAUSE)
         if self._tasks:
-            _, late = await asyncio.wait(set(self._tasks), timeout=max(0.0, min(until - clock(), WAIT_MARGIN)))
+            _, late = await asyncio.wait(set(self._tasks), timeout=max(0.0, until - clock()))
             for task in late:
                 task.cancel()

@@ -146,17 +146,23 @@ class Servers:
         finally:
             inside.pop()
 
-    async def link(self, name: bytes, at: Address | None = None) -> Link:
-        """Returns the connection to the server of this lock. The first caller here sends first."""
+    async def link(self, name: bytes, at: Address | None = None, seconds: float | None = None) -> Link:
+        """Returns the connection to the server of this lock, within this time. The first caller here sends first."""
         address = at or self.address(name)
-        if address is None:
-            await self._gate(None, lambda: self.find_for(name))
-            address = self.address(name)
+        if (link := self._at_once(address)) is not None:
+            return link
+        async with asyncio.timeout(seconds):
             if address is None:
-                raise self.unknown()
+                await self._gate(None, lambda: self.find_for(name))
+                address = self.address(name)
+                if address is None:
+                    raise self.unknown()
+            return self._at_once(address) or await self._gate(address, lambda: self._connect(address))
+
+    def _at_once(self, address: Address | None) -> Link | None:
+        """Returns the connection to this server, unless other tasks wait for it."""
         waits = address in self._gates and self._gates[address][1]
-        link = None if waits else self.ready(address)
-        return link or await self._gate(address, lambda: self._connect(address))
+        return None if waits else self.ready(address)
 
     async def _connect(self, address: Address) -> Link:
         link = self.ready(address)
@@ -231,8 +237,7 @@ class Servers:
         while (left := (until if until < math.inf else heard + self.timeout) - clock()) > 0 or failure is None:
             address = at or self.address(name)
             try:
-                async with asyncio.timeout(max(left, 0.05)):
-                    link = await self.link(name, at)
+                link = await self.link(name, at, max(left, 0.05))
                 sent = clock()
                 if before is not None and link.is_told:
                     first = before() or first  # sent again where another server has been asked before
