@@ -267,7 +267,6 @@ pub fn turn<S: Server>(server: &S) {
         confirm.must_ask && state.pump.moves == 0
     });
     // Replicas report once a second without being asked. Nothing is asked while the server has promised not to write.
-    // written.
     if must_ask == Some(true) && !server.is_paused() {
         server.ask_replicas();
         let _ = server.with(|state| state.confirm.must_ask = false);

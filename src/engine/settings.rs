@@ -346,8 +346,8 @@ impl Settings {
     }
 }
 
-/// Returns why an argument of this name is refused. CONFIG SET and configuration files use a prefix; the line that
-/// that loads a module has not.
+/// Returns why an argument of this name is refused. CONFIG SET and configuration files use a prefix, and the
+/// arguments of a module do not.
 fn unknown(name: &str) -> String {
     let hint = name.strip_prefix("redislock.").map(|bare| format!("; write {bare}"));
     format!("loadmodule argument {name} is not a setting of redislock{}", hint.unwrap_or_default())

@@ -33,7 +33,7 @@ pub(crate) struct Judge {
     pub(crate) arrivals: u64,
     /// The time since which nothing new may be granted, and for how many milliseconds.
     quarantine: Option<(u64, u64)>,
-    /// Grants that continued a hold, with unknown delivery. Keys with a restored lock, and no decision since.
+    /// Keys with a restored lock, and no decision since.
     pub(crate) arrived: BTreeSet<At>,
     /// Keys whose waits have all ended in the running step, because a lock was restored there.
     pub(crate) ended: BTreeSet<At>,
