@@ -7,7 +7,7 @@ PORT ?= 6379
 
 help:
 	@echo "make run           build the module and start a server with it, ready for redis-cli (PORT=$(PORT))"
-	@echo "make check         a change to a rule, checked without a server (two minutes)"
+	@echo "make check         a change to a rule, checked without a server (two to five minutes)"
 	@echo "make test          all tests, on the two servers that need no build (under 10 minutes)"
 	@echo "make test-servers  the integration tests on every server version (builds those once)"
 	@echo "make simulate      100000 lives of a group of servers, simulated (minutes; scripts/simulate SEEDS FIRST)"
