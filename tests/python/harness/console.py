@@ -172,7 +172,8 @@ class Machine:
         self.run("redis-server /srv/sentinel/redis.conf --sentinel")
         eventually(lambda: answers(self.ports[SENTINEL].number), "the sentinel starts")
         for name, period_ms in PERIODS.items():
-            assert self.run(f"redis-cli -p {SENTINEL} SENTINEL DEBUG {name} {period_ms}") == ["OK"]
+            said = self.run(f"redis-cli -p {SENTINEL} SENTINEL DEBUG {name} {period_ms}")
+            assert said == ["OK"], f"{said}: is it the sentinel that answers? Its log: {(place / 'log').read_text()}"
         assert self.run(f"redis-cli -p {SENTINEL} SENTINEL MONITOR mymaster 127.0.0.1 {PORTS['one']} 1") == ["OK"]
         assert self.run(f"redis-cli -p {SENTINEL} SENTINEL SET mymaster down-after-milliseconds {DOWN_AFTER_MS}") == ["OK"]
         look = f"redis-cli -p {SENTINEL} SENTINEL REPLICAS mymaster | grep -c master-link-status"
