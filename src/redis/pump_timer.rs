@@ -61,6 +61,8 @@ extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     panic_guard::callback((), || {
         // SAFETY: the context of the running callback.
         let ctx = unsafe { Ctx::from_raw(ctx) };
+        // The server frees the timer that runs now. Whoever requests a run from here must not stop it, too.
+        TIMER.store(0, Ordering::Relaxed);
         events::settings_are_final(&ctx);
         pump::run(&ctx);
     });
