@@ -47,7 +47,7 @@ pub(super) fn run_soon(is_late: bool) {
     let Some(ctx) = detached() else {
         return;
     };
-    // SAFETY: 1. our own detached context; 2. a late timer has not run, or it would not be late.
+    // SAFETY: 1. our own detached context; 2. a late timer has not run; while one runs, its number is not kept here.
     let timer = unsafe {
         if is_late {
             api!(RedisModule_StopTimer, ctx.as_ptr(), TIMER.load(Ordering::Relaxed), null_mut());
@@ -61,7 +61,7 @@ extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     panic_guard::callback((), || {
         // SAFETY: the context of the running callback.
         let ctx = unsafe { Ctx::from_raw(ctx) };
-        // The server frees the timer that runs now. Whoever requests a run from here must not stop it, too.
+        // The server frees the timer that is running. A request from here must not stop that timer as well.
         TIMER.store(0, Ordering::Relaxed);
         events::settings_are_final(&ctx);
         pump::run(&ctx);
