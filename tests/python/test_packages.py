@@ -208,7 +208,7 @@ def test_the_tarball_holds_the_same_module_and_takes_a_lock(installed, start_ser
     assert (folder / "redislock.1").read_bytes() == gzip.decompress((installed / MANUAL).read_bytes())
     for path in COMPLETIONS.values():
         assert (folder / "completions" / Path(path).name).read_bytes() == (installed / path).read_bytes()
-    for name in ["LICENSE-MIT", "LICENSE-APACHE", "redis.conf.example"]:
+    for name in ["README.md", "LICENSE-MIT", "LICENSE-APACHE", "redis.conf.example", "docs/reference/guarantees.md"]:
         assert (folder / name).stat().st_size > 0, name
     assert not list(dead_links(folder))
 

@@ -263,8 +263,7 @@ def test_ten_thousand_locks_leave_nothing(locks: redislock.Locks, client: redis.
     before = footprint()
     cycle(8000)
     after = footprint()
-    # On a busy machine a request may have been late, and a connection more is open for that.
-    assert after[0] <= before[0] + 2 and after[1] <= before[1] + 2
+    assert after[0] <= before[0] and after[1] <= before[1]
     assert after[2] - before[2] < 4000, f"memory grew from {before[2]} to {after[2]} kB"
     assert client.dbsize() == 0
 

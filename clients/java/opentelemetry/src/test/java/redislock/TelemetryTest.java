@@ -26,10 +26,10 @@ import redislock.opentelemetry.Telemetry;
 class TelemetryTest extends OneServer {
     private static final AttributeKey<String> PLACE = AttributeKey.stringKey("server.address");
 
-    /** Returns what was recorded: a sum, or how often a duration was. */
     private static final Map<String, String> UNITS = Map.of("wait.duration", "s", "hold.duration", "s", "waiter.count",
             "{waiter}", "hold.count", "{hold}", "renewal.failures", "{renewal}");
 
+    /** Returns what was recorded: a sum, or how often a duration was. */
     private static Map<String, Long> recorded(InMemoryMetricReader reader) {
         var all = new TreeMap<String, Long>();
         for (var metric : reader.collectAllMetrics()) {
