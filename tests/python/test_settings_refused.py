@@ -26,6 +26,8 @@ BUSY = {
 }
 #: The neighbour refuses the first when it is set, the second when all are set. It may be named before and after.
 REFUSED = {"at once": 666, "later": 667}
+#: A server that frees a timer twice crashes within the next ones.
+LATE_RUNS = 5
 ORDERS = {"before": 1, "behind": -1}
 
 
@@ -56,6 +58,17 @@ def test_a_quarantine_continues_if_its_end_is_refused(start_server, rival_path, 
     assert cli("CONFIG SET redislock.quarantine 0 rival.level 1") == "OK"
     assert cli("LOCK.ACQUIRE door alice PX 1000") > 0
     assert waiter.answer() > 0
+
+
+def test_the_timer_of_a_late_run_is_not_freed_twice(start_server, rival_path):
+    # The pump's timer is late, and applies settings that were refused. The server frees it then, and the module must not.
+    server = start_server("--loadmodule", rival_path, module_arguments=["quarantine", "600000"])
+    cli = server.connect()
+    refused_settings = ("CONFIG", "SET", "redislock.quarantine", 0, "rival.level", REFUSED["later"])
+    for _ in range(LATE_RUNS):
+        replies = cli.pipeline("MULTI", refused_settings, "DEBUG SLEEP 0.03", "EXEC")[-1]
+        assert replies[0].code == "ERR" and replies[1] == "OK"
+    assert get(cli, "quarantine") == "600000"
 
 
 @pytest.mark.parametrize("order", ORDERS)
