@@ -10,15 +10,15 @@ FEATURES = {
     "MACQUIRE": "`LOCK.MACQUIRE`: several locks in one step",
     "BLOCK": "`BLOCK ms`: the request waits in the queue",
     "QUEUE": "`QUEUE ms`: the owner keeps a position in the queue",
-    "REENTRANT": "`LOCK.ACQUIRE ... REENTRANT`: the hold counts",
-    "EPHEMERAL": "`EPHEMERAL ms`: the lease is cut when the connection closes",
-    "KEEPALIVE": "`KEEPALIVE`: the lease does not run while the connection is open",
+    "REENTRANT": "`LOCK.ACQUIRE ... REENTRANT`: repeated requests are counted",
+    "EPHEMERAL": "`EPHEMERAL ms`: the lease is cut to `ms` when the connection closes",
+    "KEEPALIVE": "`KEEPALIVE`: the lease is paused while the connection is open",
     "RAISE": "`LOCK.RENEW ... RAISE token`: the hold gets a higher token",
     "EXEC": "`LOCK.EXEC`: a command that runs if the token is live",
     "confirm": "`redislock.confirm` is `all` or `majority`",
-    "quarantine": "a quarantine lasts (`redislock.quarantine`)",
-    "legacy": "`redislock.legacy-strings` is `yes`, and an old client's string is in the key",
-    "RESTORE": "`RESTORE` brings the lock back under its name, in place of what is there",
+    "quarantine": "the server is in a quarantine (`redislock.quarantine`)",
+    "legacy": "`redislock.legacy-strings` is `yes`, and the key holds an old client's string",
+    "RESTORE": "`RESTORE` brings the lock back under its own name, replacing what is there",
     "move": "the lock's slot moves to another node of the cluster",
     "evict": "the server may evict locks, and `redislock.allow-eviction` is `no`",
     "leaving": "`redislock.leaving` is `yes`",
@@ -29,21 +29,21 @@ CODES = {
     "+": "They work together.",
     "S": "A syntax error.",
     "X": "An error: only the token of an exclusive hold can be raised.",
-    "C": "An error that names `redislock.confirm`. An earlier waiter gets it at its turn; an earlier hold stays.",
-    "G": "`CONFIG SET` and the start of the server refuse both together.",
-    "M": "`confirm` needs `quarantine`: `CONFIG SET` and the start of the server refuse it alone.",
+    "C": "An error that names `redislock.confirm`. Earlier waiters get it at their turn; earlier holds stay.",
+    "G": "The server refuses both together, at its start and in `CONFIG SET`.",
+    "M": "The server refuses `confirm` without `quarantine`, at its start and in `CONFIG SET`.",
     "K": "`LOCKKIND`.",
-    "N": "Not granted now: nil. With `BLOCK` the request waits, with `QUEUE` it keeps its position.",
-    "Q": "`QUARANTINE` for a new hold. A holder's own request is granted.",
-    "E": "An error: this server may evict locks. Holders get it, too, but can still renew and release.",
-    "L": "An error that names `redislock.leaving`, for a new hold. A holder's own request is granted.",
+    "N": "Not granted now: nil. With `BLOCK` the request waits; with `QUEUE` its owner keeps a position.",
+    "Q": "`QUARANTINE` for a new hold. Holders that ask again get their token.",
+    "E": "The error `this server may evict locks`. Holders get it, too, but can still renew and release.",
+    "L": "An error that names `redislock.leaving`, for a new hold. Holders that ask again get their token.",
     "U": "The wait ends with `UNBLOCKED`.",
     "V": "The kept position ends, and the owner is not notified.",
     "D": "The client is redirected to the node that has the slot.",
-    "T": "It travels with the lock.",
-    "0": "`LOCK.RENEW` answers 0: a string has no token.",
-    "F": "`FENCED`: a string has no token.",
-    "A": "A dead token is live again, if the payload was dumped while it was live.",
+    "T": "The lock keeps it, but a lease paused by `KEEPALIVE` starts.",
+    "0": "`LOCK.RENEW` returns 0, because a string has no token.",
+    "F": "`FENCED`, because a string has no token.",
+    "A": "A dead token becomes live again if the payload was dumped while it was live.",
     ".": "Does not apply.",
 }
 
@@ -67,11 +67,11 @@ legacy     -     -        -     -     -         -         -         -     -    -
 
 #: The hold of an owner, as a name for each row of `AGAIN`.
 HOLDS = {
-    "exclusive": "an exclusive hold, of all named keys under one token",
-    "SHARED": "a shared hold, of all named keys under one token",
+    "exclusive": "an exclusive hold on all requested keys, under one token",
+    "SHARED": "a shared hold on all requested keys, under one token",
     "LIMIT": "one of n permits (`LIMIT n`)",
-    "some": "an exclusive hold of some of the named keys, or of all under several tokens",
-    "exclusive-revoked": "an exclusive hold about to be revoked: no reply has delivered it, and none is outstanding",
+    "some": "an exclusive hold on some of the requested keys, or on all under several tokens",
+    "exclusive-revoked": "an exclusive hold about to be revoked: no positive reply for it was sent, and none is on its way",
     "SHARED-revoked": "a shared hold about to be revoked",
     "LIMIT-revoked": "one of n permits, about to be revoked",
     "wait": "a waiting request (`BLOCK`) or a kept position (`QUEUE`), while another owner holds the lock",
@@ -91,16 +91,16 @@ REQUESTS = {
 
 #: The codes in a cell of `AGAIN`.
 REPLIES = {
-    "t": "The token that the owner has: a retry. The lease is never shortened.",
-    "d": "A downgrade: the same token, and other readers may join.",
+    "t": "The token that the owner has, as for a retry. The lease is never shortened.",
+    "d": "The same token: the hold is downgraded, and other readers may join.",
     "H": "`LOCKHELD`; nothing changes.",
     "K": "`LOCKKIND`; nothing changes.",
-    "1": "1: done.",
-    "0": "0: nothing is held.",
+    "1": "1: renewed.",
+    "0": "0: the owner holds nothing.",
     "X": "An error: only the token of an exclusive hold can be raised.",
-    "g": "A new token: the hold is revoked first, and the request is then treated like any other owner's.",
-    "C": "An error that names `redislock.confirm`, where replicas confirm grants.",
-    "n": "nil; the wait and the position stay.",
+    "g": "A new token: the server first revokes the hold, and then treats the request like any other owner's.",
+    "C": "An error that names `redislock.confirm`, while replicas confirm grants.",
+    "n": "nil; the wait or the position stays.",
 }
 
 #: The owner's hold against its request.
@@ -149,13 +149,14 @@ def page():
 
 <!-- Printed by scripts/combinations from tests/python/harness/combinations.py. Change the data there. -->
 
-This page says which features can be used together, and what the server answers if two cannot.
+This page says which features can be used together, and what happens if two cannot.
 `tests/python/test_combinations.py` tries each cell on a real server. The [pages of the commands](commands/acquire.md)
 list the errors, and [the contract](../internals/contract.md) has the rules.
 
 ## Feature and feature
 
-Each pair stands in the table once. If a cell has two codes, the first is for a hold, and the second for a wait.
+Each pair is in the table once: for an empty cell, see the row of the other feature. If a cell has two codes, the first
+is for a hold, and the second for a wait.
 
 {table(TOGETHER)}
 
@@ -167,8 +168,8 @@ The features:
 
 ## What an owner has, and what it asks for
 
-An owner asks for a lock that it already holds or waits for, without `BLOCK` or `QUEUE`. With either of them all answers
-but nil are the same. Where the table has n, the newer request takes over the position of the older one.
+Each row is what an owner already has, and each column what it asks for, without `BLOCK` or `QUEUE`. With one of these
+options the replies are the same, except for n: the newer request takes over the position of the older one.
 
 {table(AGAIN)}
 
@@ -182,6 +183,6 @@ What it asks for:
 
 {names(REQUESTS)}
 
-[LOCK.RELEASE](commands/release.md) answers 1 if the owner holds the lock, and otherwise 0. In both cases it ends the
+[LOCK.RELEASE](commands/release.md) returns 1 if the owner holds the lock, and otherwise 0. Either way, it ends the
 owner's wait for that lock.
 """
