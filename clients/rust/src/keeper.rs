@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::held::{End, Held};
 use crate::hooks::Hooks;
 use crate::link::{Change, lock};
-use crate::rules::{LONG_WAIT, NAP, PAUSE, renewal};
+use crate::rules::{LONG_WAIT, NAP, PAUSE, WATCH_AFTER, renewal};
 use crate::wanted::Wanted;
 
 /// The action that is due for a hold.
@@ -35,6 +35,7 @@ struct Table {
     holds: HashMap<u64, Arc<Held>>,
     due: BTreeSet<(Moment, u64)>,
     names: HashMap<Vec<u8>, Vec<u64>>,
+    /// The time at which the scheduler wakes up at the latest.
     wake_at: Option<Moment>,
 }
 
@@ -50,7 +51,11 @@ impl Table {
             self.due.remove(&(before, held.id));
         }
         self.due.insert((due, held.id));
-        self.wake_at.is_none_or(|at| due < at)
+        let wakes = self.wake_at.is_none_or(|at| due < at);
+        if wakes {
+            self.wake_at = Some(due);
+        }
+        wakes
     }
 
     fn remove(&mut self, held: &Held) {
@@ -258,8 +263,11 @@ impl Keeper {
     /// Sleeps until something is due, or something that is due earlier is filed.
     pub(crate) async fn until_due(&self) {
         let first = {
-            let mut table = self.table();
+            let (mut table, now) = (self.table(), Moment::now());
             let first = table.due.first().map_or(Moment::NEVER, |(at, _)| *at);
+            // The hold that woke this may have ended, and others follow: by then they need no wake-up of their own.
+            let awaited = table.wake_at.filter(|at| *at > now && *at <= now + WATCH_AFTER);
+            let first = awaited.map_or(first, |at| at.min(first));
             table.wake_at = Some(first);
             first
         };
