@@ -1,10 +1,10 @@
 //! A clock that cannot be set and that keeps counting while the machine sleeps, if there is one.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use uuid::Uuid;
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;
@@ -55,10 +55,10 @@ impl Moment {
     }
 }
 
-/// Returns a random pause.
+/// Returns a random pause. Each hasher has other keys, which take no system call.
 pub(crate) fn at_random(most: Duration) -> Duration {
-    let (_, low) = Uuid::new_v4().as_u64_pair();
-    most.mul_f64(f64::from(u32::try_from(low & 0xffff_ffff).unwrap_or_default()) / f64::from(u32::MAX))
+    let random = RandomState::new().build_hasher().finish();
+    most.mul_f64(f64::from(u32::try_from(random & 0xffff_ffff).unwrap_or_default()) / f64::from(u32::MAX))
 }
 
 impl Add<Duration> for Moment {

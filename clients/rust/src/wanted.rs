@@ -231,11 +231,11 @@ impl Wanted {
     /// Acquires the lock or all of the locks, waits, or keeps a queue position.
     pub(crate) fn acquire(&self, lease: Duration, line: Line) -> Cmd {
         let mut command = if self.names.len() > 1 {
-            let mut command = redis::cmd("LOCK.MACQUIRE");
+            let mut command = command("LOCK.MACQUIRE");
             command.arg(self.names.len()).arg(&self.names);
             command
         } else {
-            let mut command = redis::cmd("LOCK.ACQUIRE");
+            let mut command = command("LOCK.ACQUIRE");
             command.arg(self.name());
             command
         };
@@ -255,7 +255,7 @@ impl Wanted {
 
     /// Starts a new lease.
     pub(crate) fn renew(&self, name: &[u8], lease: Duration, which: &str, token: i64) -> Cmd {
-        let mut command = redis::cmd("LOCK.RENEW");
+        let mut command = command("LOCK.RENEW");
         command.arg(name).arg(&self.owner).arg("PX").arg(milliseconds(lease)).arg(which).arg(token);
         command
     }
@@ -278,13 +278,20 @@ impl Wanted {
         if let Some(token) = token.filter(|token| *token != NOBODYS && !parked.is_zero()) {
             return self.renew(name, parked, "TOKEN", token);
         }
-        let mut command = redis::cmd("LOCK.RELEASE");
+        let mut command = command("LOCK.RELEASE");
         command.arg(name).arg(&self.owner);
         if let Some(token) = token {
             command.arg("TOKEN").arg(token);
         }
         command
     }
+}
+
+/// Begins a command, with room for the words of most of them.
+fn command(name: &str) -> Cmd {
+    let mut command = Cmd::with_capacity(8, 256);
+    command.arg(name);
+    command
 }
 
 /// Lists names for people, without their prefixes.
@@ -296,14 +303,14 @@ pub(crate) fn listed(names: &[Vec<u8>], prefix: usize) -> String {
 /// Asks whether the token is live. On a connection that receives pushes, it also subscribes to the next
 /// change.
 pub(crate) fn fence(name: &[u8], token: Option<i64>) -> Cmd {
-    let mut command = redis::cmd("LOCK.FENCE");
+    let mut command = command("LOCK.FENCE");
     command.arg(name).arg(token);
     command
 }
 
 /// A release by an owner that never exists: a write that changes nothing.
 pub(crate) fn release_nothing(name: &[u8]) -> Cmd {
-    let mut command = redis::cmd("LOCK.RELEASE");
+    let mut command = command("LOCK.RELEASE");
     command.arg(name).arg(new_owner(&HOST_LABEL)).arg("TOKEN").arg(NOBODYS);
     command
 }
