@@ -2,8 +2,8 @@
 
     bench.py HOST:PORT [ROUNDS]
 
-Prints a line of JSON for each figure: client, subject, metric, values. `make bench` reads them. The ways take turns in
-each round, so that what else the machine does falls on all of them.
+Prints a line of JSON for each figure: client, subject, metric, values. `make bench` reads them. The ways take short
+turns in each round, so that what else the machine does falls on all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import redis
@@ -23,7 +23,8 @@ import redis_lock  # type: ignore[import-untyped]
 
 import redislock
 
-PAIRS = 300
+#: The turns of each way in a round, and the pairs of one turn.
+TURNS, PAIRS = 10, 30
 LOSSES = 50
 TASKS = 1000
 PAIR = "microseconds for an acquire and its release"
@@ -91,9 +92,16 @@ def async_ways(host: str, port: int) -> dict[str, Callable[[], Awaitable[Any]]]:
     return {"redislock": ours, "the bare commands": bare, "redis-py's Lock": redis_py}
 
 
-def in_turn(ways: dict[str, Any], number: int) -> list[tuple[str, Any]]:
-    """The ways, in every other round from the last to the first: none comes always before another one."""
-    return list(ways.items())[:: -1 if number % 2 else 1]
+def in_turn(ways: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The turns of a round, every other time from the last way to the first: none comes always before another one."""
+    for number in range(TURNS):
+        yield from list(ways.items())[:: -1 if number % 2 else 1]
+
+
+def add(rounds: dict[str, list[float]], took: dict[str, float]) -> None:
+    """Adds the round that took these seconds."""
+    for way, seconds in took.items():
+        rounds[way].append(1e6 * seconds / TURNS / PAIRS)
 
 
 def run_sync(host: str, port: int, count: int) -> None:
@@ -101,12 +109,14 @@ def run_sync(host: str, port: int, count: int) -> None:
     ways = sync_ways(host, port)
     rounds: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(count + 1):
-        for way, work in in_turn(ways, number):
+        took = dict.fromkeys(ways, 0.0)
+        for way, work in in_turn(ways):
             began = time.perf_counter()
             for _ in range(PAIRS):
                 work()
-            if number:
-                rounds[way].append(1e6 * (time.perf_counter() - began) / PAIRS)
+            took[way] += time.perf_counter() - began
+        if number:  # the first round warms up
+            add(rounds, took)
     for way, values in rounds.items():
         tell("Python", way, PAIR, values)
 
@@ -116,12 +126,14 @@ async def run_async(host: str, port: int, count: int) -> None:
     ways = async_ways(host, port)
     rounds: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(count + 1):
-        for way, work in in_turn(ways, number):
+        took = dict.fromkeys(ways, 0.0)
+        for way, work in in_turn(ways):
             began = time.perf_counter()
             for _ in range(PAIRS):
                 await work()
-            if number:
-                rounds[way].append(1e6 * (time.perf_counter() - began) / PAIRS)
+            took[way] += time.perf_counter() - began
+        if number:  # the first round warms up
+            add(rounds, took)
     for way, values in rounds.items():
         tell("Python, asyncio", way, PAIR, values)
     client = redis.asyncio.Redis(host=host, port=port)

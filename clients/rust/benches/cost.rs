@@ -1,8 +1,8 @@
 //! Compares this library with the bare commands of its driver. Usage: `clients/rust/bench HOST:PORT
 //! [ROUNDS]`.
 //!
-//! Prints a line of JSON for each figure: client, subject, metric, values. `make bench` reads them. The ways take turns
-//! in each round, so that what else the machine does falls on all of them.
+//! Prints a line of JSON for each figure: client, subject, metric, values. `make bench` reads them. The ways take short
+//! turns in each round, so that what else the machine does falls on all of them.
 
 use std::env;
 use std::fs;
@@ -16,7 +16,9 @@ use uuid::Uuid;
 
 type Failure = Box<dyn std::error::Error>;
 
-const PAIRS: u32 = 300;
+/// The turns of each way in a round, and the pairs of one turn.
+const TURNS: u32 = 10;
+const PAIRS: u32 = 30;
 const TASKS: usize = 1000;
 const LOSSES: usize = 50;
 const PAIR: &str = "microseconds for an acquire and its release";
@@ -51,16 +53,21 @@ async fn pairs(client: &str, url: &str, locks: &Locks, rounds: usize) -> Result<
     let ours = async || Ok(locks.lock("ours").run(async |_| Ok::<_, Error>(())).await?);
     let (mut of_ours, mut of_bare) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
-        // In every other round the other way round: neither is always measured before the other.
-        let (one, other) = if round % 2 == 0 {
-            (time_of(ours).await?, time_of(bare).await?)
-        } else {
-            let other = time_of(bare).await?;
-            (time_of(ours).await?, other)
-        };
+        let (mut one, mut other) = (0.0, 0.0);
+        for turn in 0..TURNS {
+            // In every other turn the other way round: neither is always measured before the other.
+            if turn % 2 == 0 {
+                one += time_of(ours).await?;
+                other += time_of(bare).await?;
+            } else {
+                other += time_of(bare).await?;
+                one += time_of(ours).await?;
+            }
+        }
+        // The first round warms up.
         if round > 0 {
-            of_ours.push(one);
-            of_bare.push(other);
+            of_ours.push(one / f64::from(TURNS));
+            of_bare.push(other / f64::from(TURNS));
         }
     }
     tell(client, "redislock", PAIR, &of_ours);
