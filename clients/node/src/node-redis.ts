@@ -33,7 +33,7 @@ interface Single extends NodeRedisClient {
   readonly isOpen: boolean;
   readonly isReady: boolean;
   readonly options?: Options;
-  sendCommand(words: readonly string[]): Promise<unknown>;
+  sendCommand(words: readonly string[], options?: { readonly timeout: undefined }): Promise<unknown>;
 }
 
 interface Shard {
@@ -94,6 +94,9 @@ abstract class NodeRedisDriver<Client extends { isOpen: boolean; isReady?: boole
   }
 }
 
+/** For a client that writes the command at once. Its `timeout` ends only commands that it has not written yet. */
+const AT_ONCE = { timeout: undefined };
+
 class SingleDriver extends NodeRedisDriver<Single> {
   #selected: number | undefined;
   #asking: Promise<void> | undefined;
@@ -107,7 +110,8 @@ class SingleDriver extends NodeRedisDriver<Single> {
   }
 
   send(_key: string, words: readonly string[]): Promise<unknown> {
-    return this.client.sendCommand(words);
+    // The timer for it would cost about as much as the command itself.
+    return this.client.isReady ? this.client.sendCommand(words, AT_ONCE) : this.client.sendCommand(words);
   }
 
   async endpoint(): Promise<Endpoint> {

@@ -13,6 +13,7 @@ const { allowance, Clock, deadlineOf, now, pauseBefore, renewalOf } = require(".
 const { acquireCommand, freshOwner, hostLabel, tokenOf } = require("../dist/commands.js");
 const errors = require("../dist/errors.js");
 const { Lines } = require("../dist/lines.js");
+const { overNodeRedis } = require("../dist/node-redis.js");
 const { Decoder, encode, Push, ReplyError } = require("../dist/resp.js");
 const { Scheduler } = require("../dist/scheduler.js");
 const { slotOf } = require("../dist/slot.js");
@@ -151,6 +152,16 @@ test("slots are those of the cluster specification", () => {
   assert.notEqual(slotOf("foo{}{bar}"), slotOf("bar"));
   assert.equal(slotOf("foo{{bar}}zap"), slotOf("{bar"));
   assert.equal(slotOf("foo{bar}{zap}"), slotOf("bar"));
+});
+
+test("the timeout of node-redis ends a command only while the client connects", async () => {
+  const sent = [];
+  const client = { isOpen: true, isReady: false, sendCommand: async (_words, options) => sent.push(options) };
+  const driver = overNodeRedis(client, {});
+  await driver.send("k", ["PING"]);
+  client.isReady = true;
+  await driver.send("k", ["PING"]);
+  assert.deepEqual(sent, [undefined, { timeout: undefined }]);
 });
 
 test("replies are read whole, wherever the bytes are cut", () => {
