@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -222,27 +221,38 @@ class Described(Local, Generic[H]):
             is_named=owner is not None,
         )
 
-    @contextlib.contextmanager
-    def _reported(self, request: Wanted) -> Iterator[None]:
+    def _reported(self, request: Wanted) -> _Reported:
         """Calls the hooks for this request, and adds its names to an error that has none."""
-        hooks, name, began = self._locks.hooks, request.name, clock()
-        _hooks.call(hooks, "requested", name)
-        try:
-            with about(request.all_names):
-                yield
-        except LockTimeoutError:
-            _hooks.call(hooks, "timed_out", name, clock() - began)
-            raise
-        except BaseException as error:
-            _hooks.call(hooks, "failed", name, clock() - began, error)
-            raise
-        _hooks.call(hooks, "granted", name, clock() - began)
+        return _Reported(self._locks.hooks, request)
 
     def _terms(self) -> dict[str, Any]:
         """Returns the options that a hold must know."""
         options = self._options
         renew, max_hold = options.get("renew", True), options.get("max_hold")
         return {"renew": renew, "max_hold": max_hold, "lease": self._lease, "min_hold": self._min_hold}
+
+
+class _Reported(about):
+    """A request whose begin and end are reported to hooks."""
+
+    __slots__ = ("_began", "_hooks", "_name")
+
+    def __init__(self, hooks: _hooks.Hooks, request: Wanted) -> None:
+        super().__init__(request.all_names)
+        self._hooks, self._name, self._began = hooks, request.name, clock()
+
+    def __enter__(self) -> None:
+        _hooks.call(self._hooks, "requested", self._name)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        super().__exit__(kind, error, trace)
+        waited = clock() - self._began
+        if error is None:
+            _hooks.call(self._hooks, "granted", self._name, waited)
+        elif isinstance(error, LockTimeoutError):
+            _hooks.call(self._hooks, "timed_out", self._name, waited)
+        else:
+            _hooks.call(self._hooks, "failed", self._name, waited, error)
 
 
 class BaseLeader(Local, ABC, Generic[L, H]):

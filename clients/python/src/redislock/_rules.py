@@ -101,10 +101,7 @@ def new_owner(label: str = "") -> bytes:
 
 def running() -> tuple[int, int]:
     """Identifies the running thread and task, for as long as they live."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no event loop runs in this thread
-        task = None
+    task = None if asyncio._get_running_loop() is None else asyncio.current_task()
     return threading.get_ident(), id(task)
 
 

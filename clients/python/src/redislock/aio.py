@@ -152,17 +152,18 @@ class AsyncLock(Described[AsyncHold]):
 
     async def acquire(self) -> AsyncHold:
         """Waits for the lock, and returns a new hold. Raises LockTimeoutError if it is not granted in time."""
+        self._refuse_twice(asyncio.current_task())
         return await self._acquire(self._options.get("wait"))
 
     async def try_acquire(self) -> AsyncHold | None:
         """Takes the lock now if it is free. Returns None only if the server replied that another owner holds it."""
+        self._refuse_twice(asyncio.current_task())
         try:
             return await self._acquire(0)
         except LockTimeoutError:
             return None
 
     async def _acquire(self, wait: float | None) -> AsyncHold:
-        self._refuse_twice(asyncio.current_task())
         locks, request = self._locks, self._request()
         core = locks._core()
         with self._reported(request):
@@ -175,7 +176,7 @@ class AsyncLock(Described[AsyncHold]):
         self._refuse_twice(asyncio.current_task())
         block = self._inside.begin(asyncio.current_task())
         try:
-            hold = await self.acquire()
+            hold = await self._acquire(self._options.get("wait"))
         except BaseException:
             self._inside.drop(block)
             raise

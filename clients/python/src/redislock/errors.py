@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._rules import SHORTEST_LEASE, Address
@@ -132,15 +130,20 @@ _KINDS: dict[str, type[ServerRefusedError | DeadlockError]] = {
 }
 
 
-@contextlib.contextmanager
-def about(lock: str) -> Iterator[None]:
+class about:
     """Adds the name of the lock to an error that has none."""
-    try:
-        yield
-    except RedislockError as error:
-        if not error.lock:
-            error.lock, error.message = lock, f"{error.message} (lock {lock!r})"
-        raise
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: str) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RedislockError) and not error.lock:
+            error.lock, error.message = self._lock, f"{error.message} (lock {self._lock!r})"
 
 
 def translate(text: str, address: Address | None = None) -> ServerRefusedError | DeadlockError:

@@ -160,17 +160,18 @@ class Lock(Described[Hold]):
 
     def acquire(self) -> Hold:
         """Waits for the lock, and returns a new hold. Raises LockTimeoutError if it is not granted in time."""
+        self._refuse_twice(threading.current_thread())
         return self._acquire(self._options.get("wait"))
 
     def try_acquire(self) -> Hold | None:
         """Takes the lock now if it is free. Returns None only if the server replied that another owner holds it."""
+        self._refuse_twice(threading.current_thread())
         try:
             return self._acquire(0)
         except LockTimeoutError:
             return None
 
     def _acquire(self, wait: float | None) -> Hold:
-        self._refuse_twice(threading.current_thread())
         locks, request = self._locks, self._request()
         engine = locks._engine()
         grant: Grant | None = None
@@ -192,7 +193,7 @@ class Lock(Described[Hold]):
         self._refuse_twice(threading.current_thread())
         block = self._inside.begin(threading.current_thread())
         try:
-            hold = self.acquire()
+            hold = self._acquire(self._options.get("wait"))
             hold._has_block = True
             self._inside.entered(block, hold)
         except BaseException:
