@@ -39,6 +39,7 @@ def test_what_a_run_says_is_read():
 def test_a_run_that_ends_otherwise_has_failed_as_a_whole():
     assert outcomes("[exception]: Executing test client: I/O error", 1) == {WHOLE_FILE: Counter(err=1)}
     assert outcomes("[TIMEOUT]: the file took too long", 1) == {WHOLE_FILE: Counter(err=1)}
+    assert outcomes("[err]: ess exited abnormally\nchild process exited abnormally", 1) == {WHOLE_FILE: Counter(err=1)}
     assert outcomes("[ok]: something (1 ms)", 1)[WHOLE_FILE] == Counter(err=1)
     assert WHOLE_FILE not in outcomes("[ok]: something (1 ms)", 0)
 

@@ -25,7 +25,8 @@ def outcomes(log, code):
         if not match:
             continue
         status, name = match.groups()
-        if status in ("exception", "TIMEOUT"):
+        if status in ("exception", "TIMEOUT") or (status == "err" and not PLACE.search(name)):
+            # Not a test: the rest of a message that ended the file, such as "child process exited abnormally".
             status, name = "err", WHOLE_FILE
         name = PLACE.sub("", MILLISECONDS.sub("", name))
         if status == "ignore":
