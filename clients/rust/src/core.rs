@@ -417,18 +417,16 @@ impl Core {
     /// Returns whether all locks were still held, as far as known.
     pub(crate) async fn release(&self, wanted: &Wanted, token: i64) -> Result<bool, Error> {
         let until = Moment::now() + WAIT_MARGIN;
-        // In boxes, because try_join_all moves them.
-        let releases = wanted.names.iter().map(|name| {
-            Box::pin(async move {
-                let command = wanted.release(name, Some(token));
-                match self.servers.request(Ask::new(name, &command, until)).await {
-                    Ok(answer) => Ok(answer.reply == Value::Int(1) || answer.is_repeated),
-                    Err(error) if error.is_overwritten() => Ok(false),
-                    Err(error) => Err(error),
-                }
-            })
+        let releases = wanted.names.iter().map(|name| async move {
+            let command = wanted.release(name, Some(token));
+            match self.servers.request(Ask::new(name, &command, until)).await {
+                Ok(answer) => Ok(answer.reply == Value::Int(1) || answer.is_repeated),
+                Err(error) if error.is_overwritten() => Ok(false),
+                Err(error) => Err(error),
+            }
         });
-        Ok(try_join_all(releases).await?.into_iter().all(|was_held| was_held))
+        // In boxes, because try_join_all moves them.
+        Ok(try_join_all(releases.map(Box::pin)).await?.into_iter().all(|was_held| was_held))
     }
 
     // Queries.
