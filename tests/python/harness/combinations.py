@@ -40,7 +40,7 @@ CODES = {
     "U": "The wait ends with `UNBLOCKED`.",
     "V": "The kept position ends, and the owner is not notified.",
     "D": "The client is redirected to the node that has the slot.",
-    "T": "The lock keeps it, but a lease paused by `KEEPALIVE` starts.",
+    "T": "The lock keeps the feature of the row, but a lease that `KEEPALIVE` had paused begins to run.",
     "0": "`LOCK.RENEW` returns 0, because a string has no token.",
     "F": "`FENCED`, because a string has no token.",
     "A": "A dead token becomes live again if the payload was dumped while it was live.",
@@ -99,7 +99,7 @@ REPLIES = {
     "0": "0: the owner holds nothing.",
     "X": "An error: only the token of an exclusive hold can be raised.",
     "g": "A new token: the server first revokes the hold, and then treats the request like any other owner's.",
-    "C": "An error that names `redislock.confirm`, while replicas confirm grants.",
+    "C": "An error that names `redislock.confirm`, if that setting is `all` or `majority`.",
     "n": "nil; the wait or the position stays.",
 }
 
@@ -169,7 +169,8 @@ The features:
 ## What an owner has, and what it asks for
 
 Each row is what an owner already has, and each column what it asks for, without `BLOCK` or `QUEUE`. With one of these
-options the replies are the same, except for n: the newer request takes over the position of the older one.
+options the replies are the same, except where the table says n: there the newer request takes over the position of the
+older one.
 
 {table(AGAIN)}
 
