@@ -26,9 +26,9 @@ BUSY = {
 }
 #: The neighbour refuses the first when it is set, the second when all are set. It may be named before and after.
 REFUSED = {"at once": 666, "later": 667}
-#: A server that frees a timer twice crashes within the next ones.
-LATE_RUNS = 5
 ORDERS = {"before": 1, "behind": -1}
+#: Enough transactions to crash a server that frees a timer twice.
+LATE_RUNS = 5
 
 
 def refuse(cli, pairs, when, order):
