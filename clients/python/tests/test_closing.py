@@ -305,6 +305,40 @@ def test_a_program_that_closes_and_ends_leaves_nothing_that_a_block_held(server:
     assert not client.exists("k")
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_process_that_ends_releases_its_hold_once(
+    method: str, server: Any, client: redis.Redis, tmp_path: Any
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, redis, redislock, sys\n"
+        "def work():\n"
+        "    global hold\n"
+        "    hold = redislock.Locks(redis.Redis(port=int(sys.argv[1])), lease=60).lock('k').acquire()\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context(sys.argv[2]).Process(target=work)\n"
+        "    process.start()\n"
+        "    process.join()\n"
+        "    sys.exit(process.exitcode)\n"
+    )
+    command = [sys.executable, program, str(server.port), method]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not client.exists("k")
+
+
+def test_a_hold_that_close_has_released_is_released_no_more_when_the_program_ends(server: Any) -> None:
+    program = (
+        "import redis, redislock, sys\n"
+        "locks = redislock.Locks(redis.Redis(port=int(sys.argv[1])), lease=60)\n"
+        "hold = locks.lock('k').acquire()\n"
+        "locks.close()\n"
+    )
+    command = [sys.executable, "-c", program, str(server.port)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 def test_asyncio_close_gives_up_what_a_block_held_that_ends_in_the_same_turn_of_the_loop(server: Any) -> None:
     async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
         inside, is_over = asyncio.Event(), asyncio.Event()

@@ -179,6 +179,8 @@ class Keeper(ABC):
 
         by: the thread and task that waits for the bodies of all others. Without it, no bodies are awaited.
         """
+        if self._is_over:
+            return
         bodies_until = until - (until - clock()) / 5
         await self._stop_waiting(min(until, clock() + WAIT_MARGIN))
         left = self.end_holds()

@@ -25,7 +25,7 @@ class Options(TypedDict, total=False):
     #: none.
     min_hold: float | None
     #: One owner for the several locks of a task, so that the server detects its deadlocks: 1 to 256 bytes, and not "*".
-    #: #: Default: the label and a new UUID.
+    #: Default: the label and a new UUID.
     owner: Name
 
 
