@@ -104,6 +104,43 @@ def test_no_server(kind: str, names: list[str], wait: float | None, says: str) -
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("names", [["k"], ["k", "l"]], ids=["one", "many"])
+def test_a_server_that_dies_during_a_wait_is_not_a_busy_lock(kind: str, names: list[str], start_server: Any) -> None:
+    server = start_server()
+    server.admin("LOCK.ACQUIRE", "k", "somebody", "PX", 60_000)
+    killer = threading.Timer(0.5, server.kill)
+    killer.start()
+    error, took = fails(kind, server.port, names, 5)
+    killer.join()
+    assert isinstance(error, redislock.ConnectionFailedError)
+    assert str(server.port) in str(error)
+    assert 5 <= took < 7 + SLACK
+
+
+def test_a_server_that_dies_is_not_a_busy_lock_for_a_waiter_in_the_process_either(start_server: Any) -> None:
+    server = start_server()
+    server.admin("LOCK.ACQUIRE", "k", "somebody", "PX", 60_000)
+    errors: list[BaseException] = []
+
+    def wait(locks: redislock.Locks, seconds: float) -> None:
+        try:
+            locks.lock("k", wait=seconds).acquire()
+        except redislock.RedislockError as error:
+            errors.append(error)
+
+    with redis.Redis(port=server.port) as client, redislock.Locks(client, max_queued_per_lock=1) as locks:
+        # The second waits for its place behind the first, and its time is up before the first one's is.
+        waiting = [threading.Thread(target=wait, args=[locks, seconds]) for seconds in (4, 2)]
+        for each in waiting:
+            each.start()
+            time.sleep(0.3)
+        server.kill()
+        for each in waiting:
+            each.join()
+    assert [type(error) for error in errors] == 2 * [redislock.ConnectionFailedError], errors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("names", [["k"], ["k", "l"]], ids=["one", "many"])
 def test_the_server_timeout_bounds_a_wait_without_an_end(kind: str, names: list[str]) -> None:
     with peer(lambda _: None) as port:
         error, took = fails(kind, port, names, None, server_timeout=2.5)

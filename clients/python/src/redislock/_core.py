@@ -185,11 +185,13 @@ class Core(Keeper):
         return Grant(answer.reply, answer.sent) if isinstance(answer.reply, int) else None
 
     async def _try_last(self, wanted: Wanted, until: float) -> Grant | None:
-        """Asks once without a wait: only such a request learns of a quarantine, by an error that says how long it
-        lasts."""
+        """Asks once without a wait.
+
+        Only such a request learns of a quarantine, by an error that says how long it lasts; or that no server answers.
+        """
         try:
             return await self.ask(wanted, until)
-        except QuarantineError:
+        except (QuarantineError, ConnectionFailedError):
             raise
         except RedislockError:
             return None  # the time is over, whatever else is wrong now

@@ -11,7 +11,6 @@ from ._link import Broken, Link, unreached
 from ._resp import ReplyError
 from ._rules import (
     ASKS_IN_KEEP,
-    ATTEMPT,
     KEEP_MS,
     LONG,
     LONGEST_PAUSE,
@@ -70,10 +69,9 @@ class Several:
                 wanted.doubt()  # it may have been granted unheard
                 address = core.address(wanted.names[0])
                 core.servers.forget(address)
-                silent, left = clock() - self._reached, left_of(wait, began)
-                if silent > core.servers.timeout if wait is None else (left <= 0 and silent > ATTEMPT):
+                if wait is None and clock() - self._reached > core.servers.timeout:
                     raise unreached(error, address, core.login) from error.__cause__
-                await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, left)))
+                await asyncio.sleep(min(LONGEST_PAUSE, max(0.0, left_of(wait, began))))
                 continue
             finally:
                 core.several.leave(waiter)
