@@ -6,7 +6,7 @@ import { now } from "./clock.js";
 import { hostLabel, type Kind } from "./commands.js";
 import { isAbort, LockLostError, LocksClosedError, LockTimeoutError, Stopped } from "./errors.js";
 import { Hold, lifeOf } from "./hold.js";
-import { Journal, type Logger, quoted } from "./journal.js";
+import { guarded, Journal, type Logger, quoted } from "./journal.js";
 import { checkLeader, Leader, type LeaderOptions } from "./leader.js";
 import type { Grant, Keeper, Life, Terms, Told } from "./life.js";
 import {
@@ -235,17 +235,17 @@ export abstract class Base implements AsyncDisposable {
     checkPrefix(this.prefix);
     checkHooks(this.#hooks);
     checkLogger(options.logger);
-    this.journal = new Journal(options.logger, (address) => this.#call(() => this.#hooks.reconnected?.({ address })));
+    this.journal = new Journal(options.logger, (address) => guarded(() => this.#hooks.reconnected?.({ address })));
     this.#told = {
       lost: (hold, error, isWatched) => {
         this.#lives.delete(lifeOf(hold));
-        this.#call(() => this.#hooks.lost?.({ hold, error }));
+        guarded(() => this.#hooks.lost?.({ hold, error }));
         const isTold = isWatched || this.#hooks.lost !== undefined || ["release", "close"].includes(error.reason);
         if (isTold) this.journal.log("warn", error.message);
         else this.journal.alarm("error", `${error.message}; nothing in the program asks for hold.signal or hold.check()`);
       },
       renewalFailed: (hold, error, failures) => {
-        this.#call(() => this.#hooks.renewalFailed?.({ hold, error }));
+        guarded(() => this.#hooks.renewalFailed?.({ hold, error }));
         if (failures === 1) this.journal.log("warn", `could not renew ${quoted(hold.names)}: ${error.message}`);
       },
       renewedAgain: (hold, failures) => {
@@ -254,7 +254,7 @@ export abstract class Base implements AsyncDisposable {
       },
       ended: (hold, how) => {
         this.#lives.delete(lifeOf(hold));
-        this.#call(() => this.#hooks[how]?.({ hold, heldMs: performance.now() - hold.heldSince }));
+        guarded(() => this.#hooks[how]?.({ hold, heldMs: performance.now() - hold.heldSince }));
       },
       forgotten: (life) => this.#forgotten(life),
       background: (work) => this.background(work),
@@ -382,7 +382,7 @@ export abstract class Base implements AsyncDisposable {
     const lease = Math.min(Math.max(wished, minHold ?? 0), maxHold ?? Number.POSITIVE_INFINITY);
     const began = now();
     const { keeper, granting } = this.request(wanted, lease, options, troubled);
-    this.#call(() => this.#hooks.requested?.({ names }));
+    guarded(() => this.#hooks.requested?.({ names }));
     const vigil = options.wait === 0 ? undefined : this.#watch(names);
     let grant: Grant;
     try {
@@ -391,10 +391,10 @@ export abstract class Base implements AsyncDisposable {
       const told = error instanceof Stopped ? error.reason : error;
       const waitedMs = now() - began;
       if (error instanceof LockTimeoutError) {
-        this.#call(() => this.#hooks.timedOut?.({ names, owner: keeper.owner, waitedMs }));
+        guarded(() => this.#hooks.timedOut?.({ names, owner: keeper.owner, waitedMs }));
       } else {
         const its = told instanceof Error ? told : new Error(String(told));
-        this.#call(() => this.#hooks.failed?.({ names, waitedMs, error: its }));
+        guarded(() => this.#hooks.failed?.({ names, waitedMs, error: its }));
       }
       throw told;
     } finally {
@@ -402,7 +402,7 @@ export abstract class Base implements AsyncDisposable {
     }
     const terms = { first: lease, lease: wished, renew, minHold, maxHold };
     return this.begin(keeper, grant, terms, ({ owner, token }) => {
-      this.#call(() => this.#hooks.granted?.({ names, owner, token, waitedMs: now() - began }));
+      guarded(() => this.#hooks.granted?.({ names, owner, token, waitedMs: now() - began }));
     });
   }
 
@@ -411,7 +411,7 @@ export abstract class Base implements AsyncDisposable {
     keeper: Keeper,
     grant: Grant,
     terms: Terms,
-    begun = (hold: Hold): void => this.#call(() => this.#hooks.adopted?.({ hold })),
+    begun = (hold: Hold): void => guarded(() => this.#hooks.adopted?.({ hold })),
   ): Hold | Promise<Hold> {
     const hold = new Hold(keeper, grant, terms, this.#told);
     this.#lives.add(lifeOf(hold));
@@ -464,7 +464,7 @@ export abstract class Base implements AsyncDisposable {
   }
 
   protected waits(names: readonly string[], owner: string): void {
-    this.#call(() => this.#hooks.waiting?.({ names, owner }));
+    guarded(() => this.#hooks.waiting?.({ names, owner }));
   }
 
   protected background(work: Promise<unknown>): void {
@@ -481,17 +481,7 @@ export abstract class Base implements AsyncDisposable {
     const { names, owner } = life.keeper;
     const what = `the hold of ${quoted(names)} was forgotten: nothing refers to it any more, so it is not renewed`;
     this.journal.alarm("warn", `${what}. Keep the hold until you release it, or use locks.run().`);
-    this.#call(() => this.#hooks.forgotten?.({ names, owner, token: life.token }));
+    guarded(() => this.#hooks.forgotten?.({ names, owner, token: life.token }));
     life.entry = scheduler.at(life.deadline, () => this.#lives.delete(life));
-  }
-
-  /** A failing hook must not cost any caller a lock. It may be an async function, whose rejection has no handler. */
-  #call(hook: () => unknown): void {
-    try {
-      const result = hook();
-      if (result !== undefined) Promise.resolve(result).catch(() => undefined);
-    } catch {
-      // See above.
-    }
   }
 }

@@ -6,6 +6,19 @@ import { now } from "./clock.js";
 import { codeOf } from "./errors.js";
 import { shown, versionOf } from "./info.js";
 
+/**
+ * Calls a hook or logger of the program. Its failure must not cost any caller a lock. It may be an async function, whose
+ * rejection has no handler.
+ */
+export function guarded(call: () => unknown): void {
+  try {
+    const result = call();
+    if (result !== undefined) Promise.resolve(result).catch(() => undefined);
+  } catch {
+    // See above.
+  }
+}
+
 /** Receives a line for each event. `console` fits, and so do the loggers of pino, winston and others. */
 export interface Logger {
   debug(message: string): void;
@@ -38,11 +51,7 @@ export class Journal {
   log(level: keyof Logger, message: string): void {
     const line = `redislock: ${message}`;
     debug("%s: %s", level, line);
-    try {
-      this.logger?.[level](line);
-    } catch {
-      // A failing logger must not cost any caller a lock.
-    }
+    guarded(() => this.logger?.[level](line));
   }
 
   /** Logs what the program would not learn otherwise. Without a logger, it emits a process warning. */

@@ -172,7 +172,7 @@ for (const [after, what] of [
   });
 }
 
-test("hooks and callbacks that fail later than at once end nothing", async (t) => {
+test("hooks, loggers and callbacks that fail later than at once end nothing", async (t) => {
   const seen = unhandled(t);
   const warned = [];
   const warn = ({ name, message }) => name === "RedislockWarning" && warned.push(message);
@@ -182,8 +182,14 @@ test("hooks and callbacks that fail later than at once end nothing", async (t) =
     throw new Error("the hook's");
   };
   const server = await startServer(t);
-  const locks = await locksOn(t, server, "ioredis", { hooks: { granted: fail, released: fail } });
+  const locks = await locksOn(t, server, "ioredis", {
+    hooks: { granted: fail, released: fail },
+    logger: { debug: fail, info: fail, warn: fail, error: fail },
+  });
   await locks.run("k", () => undefined);
+  const hold = await locks.acquire("lost");
+  await server.admin.del("lost");
+  await eventually(() => hold.loss !== undefined, "the loss is logged");
   const onErrors = [
     fail,
     () => {
