@@ -83,8 +83,13 @@ class Server {
     const ended = once(this.process, "exit").then(() => false);
     // Without ref: this timer would keep the process for as long, when all tests are through.
     const patience = pause(PATIENCE_MS, false, { ref: false });
-    const started = await Promise.race([ready, ended, patience]);
-    if (!started) this.admin.disconnect();
+    let started = false;
+    try {
+      started = await Promise.race([ready, ended, patience]);
+    } finally {
+      // Otherwise it would connect again for ever, and this process would not end.
+      if (!started) this.admin.disconnect();
+    }
     return started;
   }
 
@@ -173,7 +178,7 @@ export async function startProxy(t, server) {
     });
     far.on("data", (chunk) => {
       at = Math.max(at, performance.now() + proxy.replyDelay + delay);
-      setTimeout(() => isFrozen || near.write(proxy.change(chunk)), at - performance.now());
+      setTimeout(() => isFrozen || near.write(proxy.change(chunk)), Math.max(at - performance.now(), 0));
     });
     for (const [one, other] of [pair, [far, near]]) {
       one.on("error", () => undefined);
