@@ -310,3 +310,47 @@ impl Drop for Scheduled {
         drop(lock(&self.0.runtime).take());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::held::Grant;
+    use crate::wanted::Kind;
+
+    fn held(lease: Duration) -> Arc<Held> {
+        let wanted = Wanted::new(vec![b"k".into()], 0, Kind::Exclusive, lease, b"me".to_vec());
+        let grant = Grant { wanted: Arc::new(wanted.unwrap()), token: 2, sent: Moment::now() };
+        Arc::new(Held::new(grant, lease, true, None))
+    }
+
+    #[tokio::test]
+    async fn short_holds_do_not_wake_the_scheduler_one_by_one() {
+        const PAIRS: u64 = 2_000;
+        let (keeper, turns) = (Arc::new(Keeper::new(Arc::new(()))), Arc::new(AtomicU64::new(0)));
+        let (scheduler, counted) = (keeper.clone(), turns.clone());
+        let scheduling = tokio::spawn(async move {
+            loop {
+                scheduler.until_due().await;
+                counted.fetch_add(1, Ordering::Relaxed);
+                scheduler.due();
+            }
+        });
+        let began = Moment::now();
+        for _ in 0..PAIRS {
+            let held = held(Duration::from_secs(30));
+            keeper.keep(&held);
+            // As under a short hold: it ends before the scheduler has its turn.
+            assert!(keeper.finish(&held, End::Released));
+            yield_now().await;
+        }
+        let most = began.age().as_nanos() / WATCH_AFTER.as_nanos() * 2 + 4; // the first hold and the timer, each time
+        let turns = turns.load(Ordering::Relaxed);
+        assert!(u128::from(turns) <= most, "{turns} turns for {PAIRS} holds, not {most} or fewer");
+        scheduling.abort();
+        assert!(keeper.all().is_empty());
+    }
+}
