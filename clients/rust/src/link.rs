@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion};
+use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, ProtocolVersion};
 use redis::{PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::task::unconstrained;
 use tokio::time::timeout;
@@ -387,6 +387,7 @@ async fn exchange(
 /// rustls panics if the program has compiled in several providers, or none, and has chosen none.
 #[cfg(feature = "tls")]
 fn choose_provider(info: &ConnectionInfo) {
+    use redis::ConnectionAddr;
     use rustls::crypto::{CryptoProvider, ring::default_provider};
 
     if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) && CryptoProvider::get_default().is_none() {
