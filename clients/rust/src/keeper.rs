@@ -1,6 +1,6 @@
 //! The holds of a client, and the time at which each must be renewed, checked or ended.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -30,11 +30,12 @@ pub(crate) struct Due {
     pub(crate) look: bool,
 }
 
+/// It is in trees, since a hash costs more than a few comparisons.
 #[derive(Default)]
 struct Table {
-    holds: HashMap<u64, Arc<Held>>,
+    holds: BTreeMap<u64, Arc<Held>>,
     due: BTreeSet<(Moment, u64)>,
-    names: HashMap<Vec<u8>, Vec<u64>>,
+    names: BTreeMap<Vec<u8>, Vec<u64>>,
     /// The time at which the scheduler wakes up at the latest.
     wake_at: Option<Moment>,
 }

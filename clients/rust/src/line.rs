@@ -1,6 +1,6 @@
 //! The waiters of this process for each lock, in the order of the server's queue.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -91,7 +91,7 @@ pub(crate) enum May {
 
 /// All queues of this process.
 pub(crate) struct Lines {
-    lines: Mutex<HashMap<Vec<u8>, Line>>,
+    lines: Mutex<BTreeMap<Vec<u8>, Line>>,
     most: usize,
 }
 
@@ -101,7 +101,7 @@ impl Lines {
         Self { lines: Mutex::default(), most }
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Line>> {
+    fn lines(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Line>> {
         lock(&self.lines)
     }
 

@@ -1,6 +1,6 @@
 //! Finds the servers of locks, and keeps a connection to each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -86,7 +86,7 @@ struct Known {
     last: Option<Address>,
     slots: HashMap<u16, Address>,
     nodes: Vec<ConnectionInfo>,
-    doors: HashMap<Address, Arc<Door>>,
+    doors: BTreeMap<Address, Arc<Door>>,
 }
 
 /// The servers of one client.
