@@ -1,7 +1,11 @@
 //! The common core for one server, a cluster and independent servers: acquires, holds and releases.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::mem;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -96,25 +100,29 @@ impl Engine {
         self.enter()?;
         let patience = Patience::new(wait);
         let attempt = Attempt::new(self, Arc::new(wanted));
-        let acquiring = async {
-            loop {
-                let granted = if self.is_group() {
-                    redlock::acquire(self, &attempt.wanted, patience).await?
-                } else {
-                    self.cores[0].acquire(&attempt.wanted, patience).await?
-                };
-                match granted {
-                    // The reply took as long as the lease, or this process was suspended.
-                    Some(grant) if grant.is_over() && !patience.is_over() => {}
-                    settled => return Ok(settled),
+        let granted = {
+            let acquiring = pin!(async {
+                loop {
+                    let granted = if self.is_group() {
+                        redlock::acquire(self, &attempt.wanted, patience).await?
+                    } else {
+                        self.cores[0].acquire(&attempt.wanted, patience).await?
+                    };
+                    match granted {
+                        // The reply took as long as the lease, or this process was suspended.
+                        Some(grant) if grant.is_over() && !patience.is_over() => {}
+                        settled => return Ok(settled),
+                    }
                 }
+            });
+            // In place, because select! moves them, and they are large.
+            let logging = pin!(self.log_waits(&attempt.wanted, patience.began));
+            tokio::select! {
+                biased;
+                () = self.keeper.closing.cancelled() => Err(Error::Closed),
+                granted = acquiring => granted,
+                never = logging => match never {},
             }
-        };
-        let granted = tokio::select! {
-            biased;
-            () = self.keeper.closing.cancelled() => Err(Error::Closed),
-            granted = acquiring => granted,
-            never = self.log_waits(&attempt.wanted) => match never {},
         };
         match granted {
             Ok(Some(grant)) => {
@@ -140,8 +148,11 @@ impl Engine {
     }
 
     /// Logs long waits while this is polled.
-    async fn log_waits(&self, wanted: &Wanted) -> Infallible {
-        sleep(OWN_WAIT).await;
+    async fn log_waits(&self, wanted: &Wanted, began: Moment) -> Infallible {
+        // Most locks are granted by the first reply, which polls this no more, so they need no timer.
+        let mut is_first = true;
+        poll_fn(|_| if mem::take(&mut is_first) { Poll::Pending } else { Poll::Ready(()) }).await;
+        sleep((began + OWN_WAIT).left()).await;
         let label = wanted.label();
         if let Some(since) =
             self.keeper.held_since(&wanted.names).filter(|_| self.keeper.may_log(wanted.name()))
@@ -153,7 +164,7 @@ impl Engine {
             );
         }
         let mut waited = LONG_WAIT;
-        sleep(LONG_WAIT - OWN_WAIT).await;
+        sleep((began + LONG_WAIT).left()).await;
         loop {
             if self.keeper.may_log(wanted.name()) {
                 // Each of several independent servers may name another holder.
