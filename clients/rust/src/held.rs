@@ -242,6 +242,15 @@ impl Held {
         Error::LockLost { name: self.wanted.label(), reason, source: self.cause() }
     }
 
+    /// Returns the time until its deadline; `None` if it has ended.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let (deadline, end) = {
+            let times = self.times();
+            (times.deadline, times.end)
+        };
+        if end.is_none() { Some(deadline.left()) } else { None }
+    }
+
     pub(crate) fn deadline(&self) -> Moment {
         self.times().deadline
     }

@@ -1,9 +1,11 @@
 //! A hold, as its holder sees it.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::clock::Moment;
@@ -39,14 +41,23 @@ impl Hold {
 
     /// Returns how long the lock is certainly held, by the clock of this machine. Renewals extend it in time.
     pub fn remaining(&self) -> Duration {
-        if self.held.end().is_some() { Duration::ZERO } else { self.held.deadline().left() }
+        self.held.left().unwrap_or_default()
+    }
+
+    /// Returns the time until the deadline; `None` if the hold has ended. Ends it at its deadline, which the
+    /// scheduler may not have noticed yet.
+    fn left(&self) -> Option<Duration> {
+        let left = self.held.left();
+        if left.is_some_and(|left| left.is_zero()) {
+            self.engine.lose(&self.held, self.held.expiry());
+            return None;
+        }
+        left
     }
 
     /// Returns the reason for the loss of the hold; `None` if it was not lost.
     pub fn loss(&self) -> Option<Loss> {
-        if self.held.end().is_none() && self.held.deadline().left().is_zero() {
-            self.engine.lose(&self.held, self.held.expiry());
-        }
+        self.left();
         match self.held.end() {
             Some(End::Lost(reason)) => {
                 self.held.is_told();
@@ -65,11 +76,8 @@ impl Hold {
     /// Returns the time that [remains](Self::remaining), or [`Error::LockLost`] if the hold has ended. Asks no server.
     pub fn check(&self) -> Result<Duration, Error> {
         self.engine.settle();
-        let is_released = || (self.held.end() == Some(End::Released)).then_some(Loss::Release);
-        match self.loss().or_else(is_released) {
-            Some(reason) => Err(self.held.lost(reason)),
-            None => Ok(self.remaining()),
-        }
+        // A hold that has ended without a loss was released.
+        self.left().ok_or_else(|| self.held.lost(self.loss().unwrap_or(Loss::Release)))
     }
 
     /// Waits until the hold is lost, and returns the reason; `None` if it was released.
@@ -89,12 +97,17 @@ impl Hold {
     /// Does this work as long as the hold lasts. When the lock is lost, the work is dropped, and this returns
     /// [`Error::LockLost`]. If the hold has already ended, the work does not start.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
-        let _working = self.held.begin_work(); // before the check: closing may end the hold in between
-        self.check()?; // a deadline that nobody has noticed is noticed by a timer, and the work would begin before that
+        let _working = self.held.begin_work(); // before the look at its end: closing may come in between
+        let mut work = pin!(work);
+        // Under a hold that has ended, it neither begins nor goes on.
+        let working = poll_fn(|context| match self.left() {
+            Some(_) => work.as_mut().poll(context),
+            None => Poll::Pending,
+        });
         let done = tokio::select! {
             biased;
+            done = working => Some(done),
             _ = self.engine.until_end(&self.held) => None,
-            done = work => Some(done),
         };
         self.check()?;
         done.ok_or_else(|| self.held.lost(Loss::Release))

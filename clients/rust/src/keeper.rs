@@ -127,7 +127,10 @@ impl Keeper {
         S: Future<Output = ()> + Send + 'static,
     {
         let mut runtime = lock(&self.runtime);
-        let Some(current) = Handle::try_current().ok().filter(|_| runtime.is_none()) else { return };
+        if runtime.is_some() {
+            return;
+        }
+        let Ok(current) = Handle::try_current() else { return };
         *runtime = Some(current.clone());
         drop(runtime);
         let (scheduled, schedule) = (Scheduled(self.clone()), schedule());
