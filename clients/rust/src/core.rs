@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
@@ -16,7 +16,6 @@ use crate::clock::Moment;
 use crate::engine::Settings;
 use crate::error::{Error, Loss};
 use crate::held::{Grant, Held};
-use crate::info::Info;
 use crate::keeper::Keeper;
 use crate::line::{Lines, May, Place};
 use crate::link::{Before, Failure, lock};
@@ -25,7 +24,7 @@ use crate::rules::{
     ASKS_IN_KEEP, ATTEMPT, KEEP, LONG, PAUSE, POLL, PROBE, Step, WAIT_MARGIN, judge, longest_wait, sure,
 };
 use crate::servers::{Servers, Topology, back_off};
-use crate::wanted::{Line, Wanted, fence, release_nothing};
+use crate::wanted::{Line, Wanted};
 
 /// The limit of an acquire's wait, and the time when it began.
 #[derive(Clone, Copy)]
@@ -417,68 +416,20 @@ impl Core {
     /// Returns whether all locks were still held, as far as known.
     pub(crate) async fn release(&self, wanted: &Wanted, token: i64) -> Result<bool, Error> {
         let until = Moment::now() + WAIT_MARGIN;
-        let releases = wanted.names.iter().map(|name| async move {
+        let release = async |name: &Vec<u8>| {
             let command = wanted.release(name, Some(token));
             match self.servers.request(Ask::new(name, &command, until)).await {
                 Ok(answer) => Ok(answer.reply == Value::Int(1) || answer.is_repeated),
                 Err(error) if error.is_overwritten() => Ok(false),
                 Err(error) => Err(error),
             }
-        });
+        };
+        if let [name] = &wanted.names[..] {
+            return release(name).await;
+        }
         // In boxes, because try_join_all moves them.
-        Ok(try_join_all(releases.map(Box::pin)).await?.into_iter().all(|was_held| was_held))
-    }
-
-    // Queries.
-
-    /// Returns whether the token is that of a live hold. Only a primary's no counts: a replica may lack its
-    /// primary's holds.
-    pub(crate) async fn fence(&self, name: &[u8], token: i64) -> Result<bool, Error> {
-        let is_live = |reply: &Value| *reply == Value::Int(1);
-        Ok(is_live(&self.surely(name, &fence(name, Some(token)), is_live).await?))
-    }
-
-    /// Returns the reply to this query if it can be trusted; otherwise that of a primary.
-    async fn surely(
-        &self,
-        name: &[u8],
-        command: &Cmd,
-        is_believed: impl Fn(&Value) -> bool,
-    ) -> Result<Value, Error> {
-        let until = Moment::now() + WAIT_MARGIN;
-        let ask = || self.servers.request(Ask::new(name, command, until));
-        let reply = ask().await?.reply;
-        if is_believed(&reply) {
-            return Ok(reply);
-        }
-        // It releases nothing, and a replica refuses it, after which the address is resolved again.
-        match self.servers.request(Ask::new(name, &release_nothing(name), until)).await {
-            Err(error) if !error.is_refusal() => Err(error),
-            _ => Ok(ask().await?.reply),
-        }
-    }
-
-    /// Names the holder of any of these locks, for people; `None` if the server refuses to say.
-    pub(crate) async fn holder(&self, wanted: &Wanted) -> Option<String> {
-        for name in &wanted.names {
-            let mut command = redis::cmd("LOCK.INFO");
-            command.arg(name);
-            let link = timeout(ATTEMPT, self.servers.link(name)).await.ok()?.ok()?;
-            let (info, _) = link.call(&command, ATTEMPT).await.ok()?;
-            if let Some(holder) = Info::of(&info).and_then(|info| info.holders.into_iter().next()) {
-                return Some(format!("{} for {:?}", holder.owner, holder.held));
-            }
-        }
-        None
-    }
-
-    /// Returns the holders of the lock and its waiters. Only a primary's no counts: see
-    /// [`fence`](Self::fence).
-    pub(crate) async fn info(&self, name: &[u8]) -> Result<Option<Info>, Error> {
-        let mut command = redis::cmd("LOCK.INFO");
-        command.arg(name);
-        let reply = self.surely(name, &command, |reply| *reply != Value::Nil).await?;
-        Ok(Info::of(&reply))
+        let releases = wanted.names.iter().map(|name| Box::pin(release(name)));
+        Ok(try_join_all(releases).await?.into_iter().all(|was_held| was_held))
     }
 }
 

@@ -1,16 +1,17 @@
-//! Parses the replies to `LOCK.INFO` and `HELLO`.
+//! Queries, and parses the replies to `LOCK.INFO` and `HELLO`.
 
 use std::time::Duration;
 
 use futures_util::future::join;
-use redis::Value;
+use redis::{Cmd, Value};
+use tokio::time::timeout;
 
 use crate::clock::Moment;
 use crate::core::Core;
 use crate::error::Error;
 use crate::request::Ask;
-use crate::rules::WAIT_MARGIN;
-use crate::wanted::{fence, release_nothing};
+use crate::rules::{ATTEMPT, WAIT_MARGIN};
+use crate::wanted::{Wanted, fence, release_nothing};
 
 /// The holders of a lock, and its waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +86,56 @@ impl Info {
 }
 
 impl Core {
+    /// Returns whether the token is that of a live hold. Only a primary's no counts: a replica may lack its
+    /// primary's holds.
+    pub(crate) async fn fence(&self, name: &[u8], token: i64) -> Result<bool, Error> {
+        let is_live = |reply: &Value| *reply == Value::Int(1);
+        Ok(is_live(&self.surely(name, &fence(name, Some(token)), is_live).await?))
+    }
+
+    /// Returns the reply to this query if it can be trusted; otherwise that of a primary.
+    async fn surely(
+        &self,
+        name: &[u8],
+        command: &Cmd,
+        is_believed: impl Fn(&Value) -> bool,
+    ) -> Result<Value, Error> {
+        let until = Moment::now() + WAIT_MARGIN;
+        let ask = || self.servers.request(Ask::new(name, command, until));
+        let reply = ask().await?.reply;
+        if is_believed(&reply) {
+            return Ok(reply);
+        }
+        // It releases nothing, and a replica refuses it, after which the address is resolved again.
+        match self.servers.request(Ask::new(name, &release_nothing(name), until)).await {
+            Err(error) if !error.is_refusal() => Err(error),
+            _ => Ok(ask().await?.reply),
+        }
+    }
+
+    /// Names the holder of any of these locks, for people; `None` if the server refuses to say.
+    pub(crate) async fn holder(&self, wanted: &Wanted) -> Option<String> {
+        for name in &wanted.names {
+            let mut command = redis::cmd("LOCK.INFO");
+            command.arg(name);
+            let link = timeout(ATTEMPT, self.servers.link(name)).await.ok()?.ok()?;
+            let (info, _) = link.call(&command, ATTEMPT).await.ok()?;
+            if let Some(holder) = Info::of(&info).and_then(|info| info.holders.into_iter().next()) {
+                return Some(format!("{} for {:?}", holder.owner, holder.held));
+            }
+        }
+        None
+    }
+
+    /// Returns the holders of the lock and its waiters. Only a primary's no counts: see
+    /// [`fence`](Self::fence).
+    pub(crate) async fn info(&self, name: &[u8]) -> Result<Option<Info>, Error> {
+        let mut command = redis::cmd("LOCK.INFO");
+        command.arg(name);
+        let reply = self.surely(name, &command, |reply| *reply != Value::Nil).await?;
+        Ok(Info::of(&reply))
+    }
+
     /// Checks that this lock could be acquired now. Returns the version of the module, as 300 for 0.3.0.
     pub(crate) async fn ping(&self, name: &[u8]) -> Result<u64, Error> {
         let until = Moment::now() + WAIT_MARGIN;
