@@ -308,25 +308,18 @@ impl Link {
     /// then, the request is sent now or never, but not later.
     pub(crate) async fn send(&self, request: &Request<'_>) -> Result<(Value, u64), Failure> {
         let Some(connection) = lock(&self.connection).clone() else { return Err(self.ended()) };
-        let mut sending: Option<Pin<Box<Exchange<'_>>>> = None;
-        let mut number = 0;
+        // Otherwise tokio might suspend a busy task here, and others would overtake it.
+        let mut sending: Pin<Box<Exchange<'_>>> =
+            Box::pin(unconstrained(exchange(connection, request, self.number)));
+        let mut number = None;
         let reply = poll_fn(|context| {
-            if let Some(sending) = &mut sending {
-                return sending.as_mut().poll(context);
-            }
-            let _in_order = lock(&self.order);
-            number = next_number();
-            // Otherwise tokio might suspend a busy task here, and others would overtake it.
-            let exchange = unconstrained(exchange(
-                connection.clone(),
-                request.words_before(self.number),
-                request.command,
-            ));
-            Pin::new(sending.insert(Box::pin(exchange))).poll(context)
+            let _in_order = number.is_none().then(|| lock(&self.order));
+            number.get_or_insert_with(next_number);
+            sending.as_mut().poll(context)
         });
         match reply.await {
             Ok(Value::ServerError(error)) => Err(Failure::Refused(text_of(&error))),
-            Ok(value) => Ok((value, number)),
+            Ok(value) => Ok((value, number.unwrap_or_default())),
             Err(error) => Err(Failure::of(error)),
         }
     }
@@ -369,9 +362,10 @@ type Exchange<'a> = dyn Future<Output = RedisResult<Value>> + Send + 'a;
 
 async fn exchange(
     mut connection: MultiplexedConnection,
-    before: Vec<Cmd>,
-    command: &Cmd,
+    request: &Request<'_>,
+    link: u64,
 ) -> RedisResult<Value> {
+    let (before, command) = (request.words_before(link), request.command);
     if before.is_empty() {
         return connection.send_packed_command(command).await;
     }
