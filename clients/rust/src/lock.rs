@@ -146,7 +146,7 @@ impl Lock {
         let keeper = &self.engine.keeper;
         // Until the hold is tracked: closing the locks meanwhile must find it.
         let _acquiring = keeper.acquiring.token();
-        let name = listed(&self.names[..1], self.engine.settings.prefix.len());
+        let name = String::from_utf8_lossy(&self.names[0][self.engine.settings.prefix.len()..]);
         let mut asked = Asked::new(keeper, &name, began);
         let granted = self.engine.acquire(wanted, self.wait).await;
         let granted = granted.map_err(|error| error.of_lease(self.lease, self.min_hold));

@@ -38,7 +38,8 @@ pub(crate) static HOST_LABEL: LazyLock<String> = LazyLock::new(|| {
 
 /// Returns a new, unique owner.
 pub(crate) fn new_owner(label: &str) -> Vec<u8> {
-    format!("{label}:{}", Uuid::new_v4()).into_bytes()
+    let mut uuid = Uuid::encode_buffer();
+    [label, ":", Uuid::new_v4().hyphenated().encode_lower(&mut uuid)].concat().into_bytes()
 }
 
 /// Refuses a label that cannot begin an owner.
