@@ -145,7 +145,9 @@ impl Core {
         let (mut lease, mut times) = (wanted.lease, 0);
         let mut behind_since = None;
         loop {
-            place.clear();
+            if times > 0 {
+                place.clear(); // a call before its first request makes it ask once more at most
+            }
             let blocked = match place.may_ask() {
                 May::Ask => Duration::ZERO,
                 May::NotYet => LONG,

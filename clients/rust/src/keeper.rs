@@ -43,9 +43,10 @@ struct Table {
 impl Table {
     /// Files it under the time of its next action. Returns whether the scheduler must be woken.
     fn file(&mut self, held: &Held) -> bool {
-        if !self.holds.contains_key(&held.id) {
-            return false;
-        }
+        self.holds.contains_key(&held.id) && self.file_kept(held)
+    }
+
+    fn file_kept(&mut self, held: &Held) -> bool {
         let mut times = held.times();
         let due = times.deadline.min(times.renew_at).min(times.watch_at);
         if let Some(before) = times.filed.replace(due) {
@@ -191,7 +192,7 @@ impl Keeper {
         for name in &held.wanted.names {
             table.names.entry(name.clone()).or_default().push(held.id);
         }
-        if table.file(held) {
+        if table.file_kept(held) {
             self.wake.notify_one();
         }
         drop(table);

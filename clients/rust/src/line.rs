@@ -195,6 +195,9 @@ impl Place<'_> {
         if number > line.latest {
             (line.link, line.latest) = (link, number);
         }
+        if line.places.len() == 1 {
+            return; // there is nobody to call
+        }
         // A call for the first waiter may have reached another one.
         if was_first != (line.places.keys().next() == Some(&self.key)) {
             line.call_first();

@@ -149,6 +149,10 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
+    fn is_plain(&self) -> bool {
+        self.before.is_none() && !self.asks
+    }
+
     fn words_before(&self, link: u64) -> Vec<Cmd> {
         let before = self.before.and_then(|before| before(link));
         // ASKING applies only to the very next command.
@@ -365,7 +369,8 @@ async fn exchange(
     request: &Request<'_>,
     link: u64,
 ) -> RedisResult<Value> {
-    let (before, command) = (request.words_before(link), request.command);
+    let command = request.command;
+    let before = if request.is_plain() { Vec::new() } else { request.words_before(link) };
     if before.is_empty() {
         return connection.send_packed_command(command).await;
     }

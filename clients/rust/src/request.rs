@@ -63,23 +63,23 @@ impl<'a> Ask<'a> {
 }
 
 impl Servers {
-    /// Returns the time left for a request that began then. An unlimited one has as long as servers reply at
-    /// all.
-    fn left(&self, ask: &Ask<'_>, began: Moment) -> Duration {
+    /// Returns the time left at this moment for a request that began then. An unlimited one has as long as
+    /// servers reply at all.
+    fn left(&self, ask: &Ask<'_>, began: Moment, now: Moment) -> Duration {
         let until =
             if ask.until == Moment::NEVER { began.max(self.heard()) + self.timeout } else { ask.until };
-        until.left()
+        until - now
     }
 
     /// Returns the reply of the server that has this lock. Repeats the request until its time is up.
     pub(crate) async fn request(&self, ask: Ask<'_>) -> Result<Answer, Error> {
         let (began, mut pause, mut earlier, mut asking) =
             (Moment::now(), PAUSE, Earlier::default(), None::<Address>);
-        let (mut refused, mut broken) = (None::<Error>, None::<Error>);
+        let (mut refused, mut broken, mut now) = (None::<Error>, None::<Error>, began);
         loop {
             let address = asking.clone().or_else(|| self.address(ask.name));
-            let left = self.left(&ask, began);
-            let failure = match self.attempt(&ask, asking.as_ref(), &mut earlier, left).await {
+            let left = self.left(&ask, began, now);
+            let failure = match self.attempt(&ask, asking.as_ref(), &mut earlier, now, left).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -110,12 +110,12 @@ impl Servers {
             } else if !is_cut || broken.is_none() {
                 broken = Some(error);
             }
-            let left = self.left(&ask, began);
+            let left = self.left(&ask, began, Moment::now());
             if left.is_zero() || self.closed.load(Ordering::Acquire) {
                 return Err(last_of(refused, broken));
             }
             sleep(pause.min(left)).await;
-            pause = (2 * pause).min(LONGEST_PAUSE);
+            (pause, now) = ((2 * pause).min(LONGEST_PAUSE), Moment::now());
         }
     }
 
@@ -131,21 +131,22 @@ impl Servers {
         ask: &Ask<'_>,
         node: Option<&Address>,
         earlier: &mut Earlier,
+        now: Moment,
         left: Duration,
     ) -> Result<Answer, Failure> {
         let at_once = if node.is_none() { self.at_once(ask.name) } else { None };
-        let link = match at_once {
-            Some(link) => link,
+        let (link, sent) = match at_once {
+            Some(link) => (link, now),
             None => {
                 // A renewal learns why it fails before its time is up.
                 let most = if ask.failed.is_some() { left / 2 } else { left };
-                self.link_in(most.max(5 * PAUSE).min(2 * ATTEMPT), ask.name, node).await?
+                let link = self.link_in(most.max(5 * PAUSE).min(2 * ATTEMPT), ask.name, node).await?;
+                (link, Moment::now())
             }
         };
         // A node that the slot is still moving to reports no changes.
         let before = ask.before.filter(|_| link.is_told() && node.is_none());
         let request = Request { command: ask.command, asks: node.is_some(), before };
-        let sent = Moment::now();
         let most = ATTEMPT.min((left / 2).max(5 * PAUSE));
         ask.wanted.inspect(|wanted| wanted.sends());
         match link.call_for(&request, most).await {

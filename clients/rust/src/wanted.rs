@@ -1,7 +1,6 @@
 //! The request of one acquire, and the commands for it.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, OnceLock};
@@ -135,8 +134,8 @@ impl Wanted {
             return Err(Error::invalid(format!("many takes 1 to {MOST_NAMES} names, not {}", names.len())));
         }
         names.iter().try_for_each(|name| check_name(&name[prefix..]))?;
-        let mut seen = BTreeSet::new();
-        if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+        let is_again = |(at, name): &(usize, &Vec<u8>)| names[..*at].contains(name);
+        if let Some((_, twice)) = names.iter().enumerate().find(is_again) {
             let name = String::from_utf8_lossy(&twice[prefix..]);
             return Err(Error::invalid(format!("many takes each name once, and {name} is named twice")));
         }
