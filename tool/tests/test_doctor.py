@@ -404,6 +404,7 @@ def test_server_that_hangs_is_found(start_server, examine):
     code, found = examine(server.port)
     server.process.send_signal(signal.SIGCONT)
     assert code == 2 and "does not answer" in found["module"][0]["text"]
+    assert list(found) == ["module"], "nothing else is known"
 
 
 def test_replicas_that_confirm_needs_are_counted(start_server, examine):

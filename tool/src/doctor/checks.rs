@@ -29,6 +29,9 @@ const TIME: &str = "docs/reference/guarantees.md#time";
 
 pub fn all(known: &mut Known, options: &Doctor) -> Vec<Finding> {
     let mut found = vec![module(known)];
+    if known.nodes.is_empty() {
+        return found; // no server has answered: nothing else can be said of them
+    }
     found.extend(known.nodes.iter().map(versions::server));
     found.push(settings(known));
     found.extend(primaries(known).map(eviction));
