@@ -48,6 +48,7 @@ BREAKS = {
     "child-releases": (8, "a-child-has-no-holds"),
     "waits-without-a-server": (8, "no-server-answers"),
     "tries-for-longer-than-it-may": (8, "a-server-that-is-silent"),
+    "a-lost-server-is-another-holder": (8, "a-server-that-goes-away-during-a-wait-is-no-other-holder"),
     "a-login-that-fails-comes-out": (8, "a-login-that-fails-from-now-on"),
     "one-kind-of-error": (8, "a-request-of-another-kind-is-refused"),
     "unconfirmed-is-held": (8, "replicas-that-stand-still-confirm-nothing"),

@@ -343,7 +343,9 @@ class Locks:
                     line = None
             if is_broken("wait-begins-anew"):
                 until = time.monotonic() + whole
-            if time.monotonic() >= until and not self.servers.was_lost:
+            if time.monotonic() >= until and (
+                not self.servers.was_lost or is_broken("a-lost-server-is-another-holder")
+            ):
                 names = self._shown(hold)
                 raise LockTimeout(f"{names} could not be acquired within {time.monotonic() - began:.1f} s")
             if time.monotonic() >= until or self.servers.is_in_vain(until, hold.asked):
