@@ -13,9 +13,11 @@
 //! | `pace.rs` | how much is done in one turn of the event loop, and that the rest is not forgotten |
 //! | `fates.rs` | each sequence by which a hold is delivered or revoked |
 //! | `revoked.rs` | what becomes of a hold of which its owner is not told |
+//! | `expired_keys.rs` | keys whose time to live ends while requests wait |
 //! | `moved.rs` | slots that leave, and what came with them |
 
 mod exit;
+mod expired_keys;
 mod fates;
 mod given;
 mod grants;

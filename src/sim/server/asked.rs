@@ -193,9 +193,13 @@ impl Server for Sim {
         name
     }
 
-    fn open(&self, name: &[u8], _to: To) -> OpenKey<'_> {
+    fn open(&self, name: &[u8], to: To) -> OpenKey<'_> {
         self.may_call_back();
-        OpenKey { sim: self, at: place(self.db.get(), name), is_changed: Cell::new(false) }
+        let at = place(self.db.get(), name);
+        if matches!(to, To::Write) && self.is_over(&at) {
+            self.expire(&at);
+        }
+        OpenKey { sim: self, at, is_changed: Cell::new(false) }
     }
 
     fn keys_of(&self, words: &[&[u8]]) -> Vec<usize> {

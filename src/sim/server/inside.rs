@@ -159,6 +159,8 @@ pub(crate) struct Inside {
     /// Keys of slots that are not simply this server's.
     pub(crate) slots: Vec<(&'static str, Slot)>,
     pub(crate) asked: u64,
+    /// True if it removes a key whose time to live has passed only when the key is opened.
+    pub(crate) expires_opened_keys_alone: bool,
     /// True if it may evict keys.
     pub(crate) evicts: bool,
     /// True if the server delivers no keyspace events.

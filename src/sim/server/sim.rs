@@ -221,22 +221,29 @@ impl Sim {
 
     /// Removes the first key whose time to live has passed. Returns false if there is none.
     pub(crate) fn expires_one(&mut self) -> bool {
-        if !self.flags.get().decides() || self.is_paused.get() {
+        if self.inside.borrow().expires_opened_keys_alone {
             return false;
         }
-        let over = {
-            let inside = self.inside.borrow();
-            let now_ms = inside.wall_us / 1000;
-            let is_over = |entry: &Entry| entry.until_ms.is_some_and(|until| until <= now_ms);
-            let must_go = |at: &At, entry: &Entry| is_over(entry) && !inside.is_moving(at);
-            inside.keys.iter().find(|(at, entry)| must_go(at, entry)).map(|(at, _)| at.clone())
-        };
-        let Some(at) = over else { return false };
-        self.take(&at);
-        self.signal(&at);
+        let over = self.inside.borrow().keys.keys().find(|at| self.is_over(at)).cloned();
+        over.is_some_and(|at| {
+            self.expire(&at);
+            true
+        })
+    }
+
+    /// Returns true if this server may remove the key because its time to live has passed.
+    pub(super) fn is_over(&self, at: &At) -> bool {
+        let inside = self.inside.borrow();
+        let until_ms = inside.keys.get(at).and_then(|entry| entry.until_ms);
+        let may_expire = self.flags.get().decides() && !self.is_paused.get() && !inside.is_moving(at);
+        may_expire && until_ms.is_some_and(|until| until <= inside.wall_us / 1000)
+    }
+
+    pub(super) fn expire(&self, at: &At) {
+        self.take(at);
+        self.signal(at);
         self.propagate(at.0, [b"DEL".to_vec(), at.1.to_vec()].into());
-        self.tell_of_key(&at, "expired");
-        true
+        self.tell_of_key(at, "expired");
     }
 
     /// Closes a client's connection. The server reports that before it releases the client's blocks.
