@@ -120,6 +120,18 @@ def test_a_refused_release_is_repeated_until_it_is_done(refusing: Any, caplog: p
         eventually(lambda: server.info("redislock")["redislock_holds"] == "0", "both are given up")
 
 
+def test_the_refused_release_of_an_adopted_hold_is_repeated(refusing: Any) -> None:
+    server, refuse = refusing
+    with locks_of(server.port, lease=60) as locks, redis.Redis(port=server.port) as client:
+        detached = locks.lock("k").acquire()
+        adopted = locks.adopt(detached.detach())
+        refuse(True)
+        with pytest.raises(redislock.ServerRefusedError, match="NOREPLICAS"):
+            adopted.release()
+        refuse(False)
+        eventually(lambda: not client.exists("k"), "it is released")
+
+
 def test_asyncio_repeats_a_refused_release_until_it_is_done(refusing: Any, caplog: pytest.LogCaptureFixture) -> None:
     server, refuse = refusing
 

@@ -72,7 +72,8 @@ class Core(Keeper):
         self.request, self.address = self.servers.request, self.servers.address
         self.login = settings.login
         self._lines: dict[bytes, Line] = {}
-        #: The latest request, by name and owner. Giving up an older request would end the hold of this one.
+        #: The latest request of an owner that the program names, by lock and owner. Giving up an older one would end
+        #: the hold of this one. A generated owner has only one request.
         self._asked: weakref.WeakValueDictionary[tuple[bytes, bytes], Wanted] = weakref.WeakValueDictionary()
         self._most = settings.max_queued
         #: The waits for several locks. Each has connections of its own.
@@ -153,18 +154,20 @@ class Core(Keeper):
     def asks_first(self, wanted: Wanted, waits: bool) -> bool:
         """Returns whether no older request of this owner can be in flight for these locks. If this one may wait, there
         must also be no waiter here yet. Any thread may call this."""
-        its = [(name, wanted.owner) for name in wanted.names]
-        is_first = not any(each in self._asked or (waits and each[0] in self._lines) for each in its)
-        if is_first:
+        if waits and any(name in self._lines for name in wanted.names):
+            return False
+        if wanted.is_named:
+            if any((name, wanted.owner) in self._asked for name in wanted.names):
+                return False
             self._succeed(wanted)
-        return is_first
+        return True
 
     def _succeed(self, wanted: Wanted) -> None:
         """Stops giving up older requests of this owner.
 
         This one inherits their doubt, and is given up in their place.
         """
-        for name in wanted.names:
+        for name in wanted.names if wanted.is_named else ():
             older = self._asked.get((name, wanted.owner), wanted)
             wanted.inherit_doubt(older)
             for its_name, task in older.given_up:
@@ -175,7 +178,7 @@ class Core(Keeper):
     def is_over(self, wanted: Wanted) -> None:
         """Records that nothing of this request is left, so that its owner's next one need not care. Any thread may call
         this."""
-        for name in wanted.names:
+        for name in wanted.names if wanted.is_named else ():
             if self._asked.get((name, wanted.owner)) is wanted:
                 self._asked.pop((name, wanted.owner), None)
 
