@@ -63,7 +63,7 @@ class BaseHold(Local):
         min_hold: float,
     ) -> None:
         self._keeper, self._wanted = keeper, wanted
-        self._pid, self._number = os.getpid(), next(_numbers)
+        self._pid, self._number = keeper.pid, next(_numbers)
         self._alive = [True]  # popped by the thread that ends the hold: one of several
         self._renewing = asyncio.Lock()
         #: The shortest lease of an unanswered renewal, and the time until which it may still reach the server.
@@ -262,12 +262,13 @@ class BaseHold(Local):
 
         Raises LockLostError if the hold is lost.
         """
-        is_held = self.lost is None and self._finish()
-        if self.lost is not None:
+        if self.lost is None and self._finish():
+            return True
+        if (reason := self.lost) is not None:
             if self._is_ours():
                 self._keeper.give_up_left(self)
-            raise self._error(self.lost)
-        return is_held
+            raise self._error(reason)
+        return False
 
     async def _release(self) -> None:
         """Releases it. If the task is cancelled meanwhile, the release continues in the background."""

@@ -35,7 +35,7 @@ from ._rules import (
     new_owner,
 )
 from ._settings import Settings, settings_of, settings_of_all
-from .errors import AlreadyHeldError, LockLostError, LockTimeoutError, RedislockError, about
+from .errors import AlreadyHeldError, LockLostError, LockTimeoutError, RedislockError, add_lock
 
 logger = logging.getLogger("redislock")
 L = TypeVar("L", bound="Described[Any]")
@@ -232,24 +232,24 @@ class Described(Local, Generic[H]):
         return {"renew": renew, "max_hold": max_hold, "lease": self._lease, "min_hold": self._min_hold}
 
 
-class _Reported(about):
+class _Reported:
     """A request whose begin and end are reported to hooks."""
 
-    __slots__ = ("_began", "_hooks", "_name")
+    __slots__ = ("_began", "_hooks", "_name", "_request")
 
     def __init__(self, hooks: _hooks.Hooks, request: Wanted) -> None:
-        super().__init__(request.all_names)
-        self._hooks, self._name, self._began = hooks, request.name, clock()
+        self._hooks, self._request, self._name, self._began = hooks, request, request.name, clock()
 
     def __enter__(self) -> None:
         _hooks.call(self._hooks, "requested", self._name)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        super().__exit__(kind, error, trace)
         waited = clock() - self._began
         if error is None:
             _hooks.call(self._hooks, "granted", self._name, waited)
-        elif isinstance(error, LockTimeoutError):
+            return
+        add_lock(error, self._request.all_names)
+        if isinstance(error, LockTimeoutError):
             _hooks.call(self._hooks, "timed_out", self._name, waited)
         else:
             _hooks.call(self._hooks, "failed", self._name, waited, error)

@@ -31,12 +31,10 @@ class Options(TypedDict, total=False):
 
 def check_options(options: Options) -> None:
     """Refuses an unknown option, an invalid time, and a `renew` that is not a bool."""
-    for name in options:
+    for name, value in options.items():
         if name not in Options.__annotations__:
             raise TypeError(f"a lock has no option {name!r}; it has {', '.join(Options.__annotations__)}")
-    for name in ("wait", "lease", "min_hold", "max_hold"):
-        value: Any = options.get(name)
-        if value is not None or (name == "lease" and name in options):
+        if name in ("wait", "lease", "min_hold", "max_hold") and (value is not None or name == "lease"):
             check_seconds(name, value, 0.0 if name == "wait" else SHORTEST_LEASE)
     min_hold, max_hold = options.get("min_hold"), options.get("max_hold")
     if min_hold is not None and max_hold is not None and min_hold > max_hold:

@@ -27,18 +27,18 @@ class _Incomplete(Exception):
 
 def pack(*words: Word) -> bytes:
     """Encodes a command for the server."""
-    parts = [b"*%d\r\n" % len(words)]
+    packed = b"*%d\r\n" % len(words)
     for word in words:
         data = word if isinstance(word, bytes) else str(word).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
+        packed += b"$%d\r\n%b\r\n" % (len(data), data)
+    return packed
 
 
 class Parser:
     """Parses arriving bytes, in pieces of any size, into replies."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
+        self._data = b""
         self._at = 0
 
     def feed(self, data: bytes) -> Iterator[Any]:
@@ -52,22 +52,13 @@ class Parser:
                 self._at = begin
                 break
             yield reply
-        del self._data[: self._at]
-        self._at = 0
-
-    def _line(self) -> bytes:
-        end = self._data.find(b"\r\n", self._at)
-        if end < 0:
-            raise _Incomplete
-        line = bytes(self._data[self._at : end])
-        self._at = end + 2
-        return line
+        self._data, self._at = self._data[self._at :], 0
 
     def _bulk(self, size: int) -> bytes:
         end = self._at + size
         if len(self._data) < end + 2:
             raise _Incomplete
-        data = bytes(self._data[self._at : end])
+        data = self._data[self._at : end]
         self._at = end + 2
         return data
 
@@ -75,9 +66,13 @@ class Parser:
         return [self._reply() for _ in range(count)]
 
     def _reply(self) -> Any:
-        if self._data.startswith(_ALERT, self._at):
-            raise ReplyError("the server wants TLS: give the client ssl=True, or a URL that begins with rediss://")
-        line = self._line()
+        end = self._data.find(b"\r\n", self._at)
+        if end < 0:
+            if self._data.startswith(_ALERT, self._at):
+                raise ReplyError("the server wants TLS: give the client ssl=True, or a URL that begins with rediss://")
+            raise _Incomplete
+        line = self._data[self._at : end]
+        self._at = end + 2
         kind, rest = line[:1], line[1:]
         if rest == b"-1":  # null, as RESP2 says it, or the number
             return -1 if kind == b":" else None

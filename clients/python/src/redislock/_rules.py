@@ -16,7 +16,7 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ._resp import Command, ReplyError
 
@@ -112,7 +112,7 @@ def deadline(sent: float, lease: float) -> float:
 
 def renewal(sent: float, lease: float) -> float:
     """Returns the time to renew a lease that started then. Random offsets spread holds that began together."""
-    return sent + lease * RENEW_AT * (1 - random.uniform(0, EARLIER))
+    return sent + lease * RENEW_AT * (1 - EARLIER * random.random())
 
 
 def left_of(wait: float | None, began: float) -> float:
@@ -127,11 +127,12 @@ def ask_until(wait: float | None, began: float) -> float:
 
 def check_seconds(name: str, value: object, least: float = 0.0) -> None:
     """Refuses anything but a number of seconds, with the argument's name in the error."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf:
+        return
     text = f"{name} must be a number of seconds, {least:g} or more and finite, not {value!r}"
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise TypeError(text)
-    if math.isinf(value) or value < least:
-        raise ValueError(text)
+    raise ValueError(text)
 
 
 def check_lease(lease: float) -> None:
@@ -247,8 +248,7 @@ class Wanted:
         return ("LOCK.RELEASE", name, self.owner, *which)
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(NamedTuple):
     """A grant: the token, and the time when its request was sent."""
 
     token: int

@@ -173,8 +173,9 @@ class AsyncLock(Described[AsyncHold]):
         return hold
 
     async def __aenter__(self) -> AsyncHold:
-        self._refuse_twice(asyncio.current_task())
-        block = self._inside.begin(asyncio.current_task())
+        task = asyncio.current_task()
+        self._refuse_twice(task)
+        block = self._inside.begin(task)
         try:
             hold = await self._acquire(self._options.get("wait"))
         except BaseException:

@@ -142,8 +142,14 @@ class about:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RedislockError) and not error.lock:
-            error.lock, error.message = self._lock, f"{error.message} (lock {self._lock!r})"
+        if error is not None:
+            add_lock(error, self._lock)
+
+
+def add_lock(error: BaseException, lock: str) -> None:
+    """Adds the name of the lock to an error of this library that has none."""
+    if isinstance(error, RedislockError) and not error.lock:
+        error.lock, error.message = lock, f"{error.message} (lock {lock!r})"
 
 
 def translate(text: str, address: Address | None = None) -> ServerRefusedError | DeadlockError:

@@ -190,8 +190,9 @@ class Lock(Described[Hold]):
         return hold
 
     def __enter__(self) -> Hold:
-        self._refuse_twice(threading.current_thread())
-        block = self._inside.begin(threading.current_thread())
+        thread = threading.current_thread()
+        self._refuse_twice(thread)
+        block = self._inside.begin(thread)
         try:
             hold = self._acquire(self._options.get("wait"))
             hold._has_block = True
