@@ -48,7 +48,7 @@ RIGHTS = {
     "operator": (
         """LOCK.INFO lock:a FULL|LOCK.HELDBY alice|CLIENT LIST|CLIENT UNBLOCK 1|CLIENT KILL ID 999999|INFO redislock
         SCAN 0 TYPE redislock|TYPE lock:a|DEL lock:z|LOCK.RELEASE lock:a nobody|LOCK.FENCE lock:a T|LOCK.FENCE lock:a
-        MEMORY USAGE lock:a|SELECT 0|PING""",
+        MEMORY USAGE lock:a|SELECT 0|DBSIZE|PING""",
         """LOCK.ACQUIRE lock:b operator PX 60000|LOCK.RELEASE data:x alice|DEL data:x|MEMORY USAGE data:x|FAILOVER ABORT
         CONFIG SET maxmemory 0|CLIENT PAUSE 1|ACL LOG|SET lock:a x|CONFIG GET *
         FLUSHALL|MONITOR|SLOWLOG GET|ACL LIST|SHUTDOWN NOSAVE|LOCK.INFO data:x""",
