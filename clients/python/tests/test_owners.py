@@ -132,27 +132,31 @@ def test_a_request_does_not_overtake_the_release_of_the_one_before(client: redis
             assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1
 
 
-def release_fails(locks: redislock.Locks, meddler: Any) -> None:
-    """The server cannot be reached while task-7 releases what it holds."""
-    hold = locks.lock("k", owner="task-7").acquire()
+def release_fails(locks: redislock.Locks, meddler: Any, **options: Any) -> str:
+    """The server cannot be reached while an owner releases what it holds. Returns the owner."""
+    hold = locks.lock("k", **options).acquire()
     meddler.shut()
     meddler.cut()
     with pytest.raises(redislock.ConnectionFailedError):
         hold.release()
     meddler.open()
+    return hold.owner
 
 
 def test_a_release_that_fails_names_the_token(client: redis.Redis, meddler: Any) -> None:
     with redislock.Locks(redis.Redis(port=meddler.port), lease=60) as locks:
-        release_fails(locks, meddler)
+        release_fails(locks, meddler, owner="task-7")
         eventually(lambda: not client.exists("k"), "it is given up")
         assert not releases_without_a_token(meddler)
 
 
-def test_a_release_that_failed_does_not_end_the_next_hold_of_the_same_owner(client: redis.Redis, meddler: Any) -> None:
+@pytest.mark.parametrize("options", [{"owner": "task-7"}, {}], ids=["named", "generated"])
+def test_a_release_that_failed_does_not_end_the_next_hold_of_the_same_owner(
+    options: Any, client: redis.Redis, meddler: Any
+) -> None:
     with redislock.Locks(redis.Redis(port=meddler.port), lease=60) as locks:
-        release_fails(locks, meddler)
-        with locks.lock("k", owner="task-7", wait=5) as hold:
+        owner = release_fails(locks, meddler, **options)
+        with locks.lock("k", owner=owner, wait=5) as hold:
             time.sleep(2)
             assert client.execute_command("LOCK.FENCE", "k", hold.token) == 1 and hold.lost is None
 

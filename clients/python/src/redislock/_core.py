@@ -72,8 +72,8 @@ class Core(Keeper):
         self.request, self.address = self.servers.request, self.servers.address
         self.login = settings.login
         self._lines: dict[bytes, Line] = {}
-        #: The latest request of an owner that the program names, by lock and owner. Giving up an older one would end
-        #: the hold of this one. A generated owner has only one request.
+        #: The latest request, by lock and owner: giving up an older one would end the hold of this one. A request with
+        #: a generated owner is here only when it is given up, since the program cannot know its owner before.
         self._asked: weakref.WeakValueDictionary[tuple[bytes, bytes], Wanted] = weakref.WeakValueDictionary()
         self._most = settings.max_queued
         #: The waits for several locks. Each has connections of its own.
@@ -407,7 +407,7 @@ class Core(Keeper):
     def abandon(self, wanted: Wanted, token: int | None = None, *, was_held: bool = False) -> None:
         longest = wanted.lease if was_held or token is not None else min(wanted.lease, DOUBT)
         for name in wanted.names:
-            if (newest := self._asked.get((name, wanted.owner), wanted)) is not wanted:
+            if (newest := self._asked.setdefault((name, wanted.owner), wanted)) is not wanted:
                 newest.inherit_doubt(wanted)
                 continue
             # Sends it at once, after all earlier requests on this connection: the event loop may be about to end.
