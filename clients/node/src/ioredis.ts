@@ -37,10 +37,8 @@ interface Cluster extends IoredisClient {
   nodes(role: "master"): Redis[];
 }
 
-const call = (client: IoredisClient, words: readonly string[]): Promise<unknown> => {
-  const [command = "", ...rest] = words;
-  return client.call(command, ...rest);
-};
+const call = (client: IoredisClient, words: readonly string[]): Promise<unknown> =>
+  client.call(...(words as [command: string, ...words: string[]]));
 
 function endpointOf(redis: Redis): Endpoint {
   const { host, port, path, username, password, db, tls, sentinels } = redis.options;

@@ -80,9 +80,9 @@ export function checkRequest(options: unknown, { isTry = false } = {}): void {
   checkOptions(options, isTry ? REQUEST_OPTIONS.filter((option) => option !== "wait") : REQUEST_OPTIONS);
   const { lease, wait, signal, renew, minHold, maxHold, owner } = options as Record<string, unknown>;
   if (wait !== undefined) checked("wait", wait, 0);
-  for (const [name, value] of Object.entries({ lease, maxHold, minHold })) {
-    if (value !== undefined) checked(name, value, SHORTEST_LEASE_MS);
-  }
+  if (lease !== undefined) checkLease(lease);
+  if (maxHold !== undefined) checked("maxHold", maxHold, SHORTEST_LEASE_MS);
+  if (minHold !== undefined) checked("minHold", minHold, SHORTEST_LEASE_MS);
   if (minHold !== undefined && (minHold as number) > ((maxHold ?? minHold) as number)) {
     throw new TypeError(`minHold must be maxHold (${String(maxHold)} milliseconds) or less: ${String(minHold)}`);
   }
