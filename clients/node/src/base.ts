@@ -21,7 +21,7 @@ import {
   checkPrefix,
   checkRequest,
 } from "./rules.js";
-import { awake, pause, scheduler } from "./scheduler.js";
+import { awake, mayEnd, pause, scheduler, stayAlive } from "./scheduler.js";
 import { Vigil } from "./vigil.js";
 
 /**
@@ -367,11 +367,7 @@ export abstract class Base implements AsyncDisposable {
   }
 
   /** @internal */
-  take(wanted: Wanted, options: AcquireOptions, troubled?: Troubled): Promise<Hold> {
-    return awake(() => this.#take(wanted, options, troubled));
-  }
-
-  async #take(wanted: Wanted, options: AcquireOptions, troubled: Troubled | undefined): Promise<Hold> {
+  async take(wanted: Wanted, options: AcquireOptions, troubled?: Troubled): Promise<Hold> {
     const { names } = wanted;
     checkNames(names);
     checkRequest(options);
@@ -385,6 +381,7 @@ export abstract class Base implements AsyncDisposable {
     guarded(() => this.#hooks.requested?.({ names }));
     const vigil = options.wait === 0 ? undefined : this.#watch(names);
     let grant: Grant;
+    stayAlive();
     try {
       grant = await granting;
     } catch (error) {
@@ -398,6 +395,7 @@ export abstract class Base implements AsyncDisposable {
       }
       throw told;
     } finally {
+      mayEnd();
       vigil?.end();
     }
     const terms = { first: lease, lease: wished, renew, minHold, maxHold };

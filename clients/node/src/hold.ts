@@ -13,7 +13,7 @@ import {
 import { isReply, quoted } from "./journal.js";
 import { type Grant, isFinal, type Keeper, Life, releasePause, RENEW_PAUSE_MS, type Terms, type Told } from "./life.js";
 import { checkLease, SHORTEST_LEASE_MS } from "./rules.js";
-import { awake, pause } from "./scheduler.js";
+import { awake, mayEnd, pause, stayAlive } from "./scheduler.js";
 import { onAbort } from "./signals.js";
 import { within } from "./stop.js";
 
@@ -53,7 +53,7 @@ export class Hold implements AsyncDisposable {
   #isWatched = false;
   #abort: AbortController | undefined;
   #loss: LockLostError | undefined;
-  #releasing: Promise<boolean> | undefined;
+  #releasing: Promise<boolean | LockError> | undefined;
   /** The time until which an unanswered renewal may still take effect. */
   #lateUntil = 0;
   #isDetached = false;
@@ -226,16 +226,20 @@ export class Hold implements AsyncDisposable {
    * expires. Further calls do nothing. A program that does not await it learns of no refusal.
    */
   release(): Promise<boolean> {
-    this.#releasing ??= awake(() => this.#release());
+    this.#releasing ??= this.#release();
+    const outcome = this.#releasing.then((verdict) => {
+      if (verdict instanceof LockError) throw verdict;
+      return verdict;
+    });
     // An unhandled rejection would end the process.
-    this.#releasing.catch(() => undefined);
-    return this.#releasing;
+    outcome.catch(() => undefined);
+    return outcome;
   }
 
   /** @internal Releases the lock when no caller waits for the server's answer. */
   letGo(): Promise<unknown> {
-    this.#releasing ??= awake(() => this.#release());
-    return this.#releasing.catch(() => undefined);
+    this.#releasing ??= this.#release();
+    return this.#releasing;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -263,7 +267,8 @@ export class Hold implements AsyncDisposable {
     return this.#abort;
   }
 
-  async #release(): Promise<boolean> {
+  /** Releases the lock, once. Never rejects: a server's refusal is returned. */
+  async #release(): Promise<boolean | LockError> {
     const life = this.#life;
     this.#life.stop();
     // The timer may be late if the program was busy until now.
@@ -277,18 +282,22 @@ export class Hold implements AsyncDisposable {
     const { cuts } = this.#keeper;
     const until = time + RELEASE_MS;
     const settle = this.#keeper.loosen();
-    let attempt = 0;
-    let verdict = await life.tryRelease(attempt, cuts, until);
-    while (verdict === "again" && !this.#keeper.isClosed && now() < Math.min(until, life.deadline)) {
-      await pause(releasePause(attempt));
-      verdict = await life.tryRelease(++attempt, cuts, until);
+    stayAlive();
+    try {
+      let attempt = 0;
+      let verdict = await life.tryRelease(attempt, cuts, until);
+      while (verdict === "again" && !this.#keeper.isClosed && now() < Math.min(until, life.deadline)) {
+        await pause(releasePause(attempt));
+        verdict = await life.tryRelease(++attempt, cuts, until);
+      }
+      if (!isFinal(verdict)) this.#told.background(life.giveUp(attempt + 1));
+      settle();
+      if (verdict === "gone") this.#lose("release", "it had ended before its release");
+      else this.#told.ended(this, "released");
+      return verdict instanceof LockError ? verdict : verdict === "held";
+    } finally {
+      mayEnd();
     }
-    if (!isFinal(verdict)) this.#told.background(life.giveUp(attempt + 1));
-    settle();
-    if (verdict === "gone") this.#lose("release", "it had ended before its release");
-    else this.#told.ended(this, "released");
-    if (verdict instanceof LockError) throw verdict;
-    return verdict === "held";
   }
 
   /** Sets the timer for what comes next. */

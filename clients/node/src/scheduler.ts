@@ -87,22 +87,23 @@ let awaited = 0;
 let vigil: NodeJS.Timeout | undefined;
 const VIGIL_MS = 2 ** 30;
 
-/** Returns the work's outcome. Keeps the process alive until then, because a caller awaits it. */
-export function awake<T>(work: () => Promise<T>): Promise<T> {
+/** Keeps the process alive, because a caller awaits something, until `mayEnd` has been called as often. */
+export function stayAlive(): void {
   if (awaited++ === 0) vigil = vigil?.ref() ?? setInterval(() => undefined, VIGIL_MS);
-  const done = () => {
-    if (--awaited === 0) vigil?.unref();
-  };
-  return work().then(
-    (value) => {
-      done();
-      return value;
-    },
-    (error: unknown) => {
-      done();
-      throw error;
-    },
-  );
+}
+
+export function mayEnd(): void {
+  if (--awaited === 0) vigil?.unref();
+}
+
+/** Returns the work's outcome. Keeps the process alive until then, because a caller awaits it. */
+export async function awake<T>(work: () => Promise<T>): Promise<T> {
+  stayAlive();
+  try {
+    return await work();
+  } finally {
+    mayEnd();
+  }
 }
 
 /** Resolves after `ms` milliseconds. */

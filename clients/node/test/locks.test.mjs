@@ -574,6 +574,19 @@ test("after close nothing keeps the process alive", async (t) => {
   assert.ok(Number(await outputOf(program)) < 15_000, "it does not go on until the lease is over");
 });
 
+test("a process lives as long as it waits for a lock or for a release", async () => {
+  const program = `
+    import { Locks } from "redislock";
+    import { Server } from "redislock/testing";
+    const server = new Server();
+    const locks = new Locks(server);
+    await locks.acquire("k", { lease: 500, renew: false });
+    const hold = await locks.acquire("k");
+    server.redislockDriver.send = () => new Promise((resolve) => setTimeout(resolve, 500, 1).unref());
+    console.log(await hold.release());`;
+  assert.equal(await outputOf(program), "true\n");
+});
+
 test("a request that does not wait ends in time, whatever the client tries by itself", async () => {
   const program = `
     import Redis from "ioredis";
