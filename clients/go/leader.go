@@ -11,8 +11,9 @@ type Leader struct {
 	lock *Lock
 	hold atomic.Pointer[Hold]
 
-	// OnElected is the work of the leader. Its context is cancelled when the leader is deposed or resigns. If it returns
-	// nil, the leader continues to lead. If it returns an error, the lock is released, and Run ends.
+	// OnElected is the work of the leader. Its context is cancelled when the leader is deposed or resigns; then return nil
+	// or the cause of its end. If it returns nil earlier, the leader continues to lead. After any other error, the lock is
+	// released, and Run ends.
 	OnElected func(ctx context.Context, hold *Hold) error
 	// OnDeposed is called when the leader loses the lock, but not when it resigns. It then stands for election again.
 	OnDeposed func(lost *LostError)
@@ -101,11 +102,15 @@ func (l *Leader) lead(ctx context.Context, hold *Hold) error {
 	case <-work.Done():
 	}
 	lost := hold.Check()
-	if err == nil && lost != nil && ctx.Err() == nil {
-		var why *LostError
-		if errors.As(lost, &why) {
-			tell(l.OnDeposed, why)
-		}
+	hasEnded := lost != nil || work.Err() != nil
+	// The work may return the end of its context, or the loss, as its error.
+	hasFailed := func() bool {
+		says := errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(work)) || errors.Is(err, lost)
+		return err != nil && !(hasEnded && says)
+	}
+	var why *LostError
+	if errors.As(lost, &why) && ctx.Err() == nil && !hasFailed() {
+		tell(l.OnDeposed, why)
 	}
 	_ = hold.Release(ctx) // it leads no more either way: the rest goes on in the background
 	if !isDone {
@@ -115,13 +120,10 @@ func (l *Leader) lead(ctx context.Context, hold *Hold) error {
 	if errors.As(err, &thrown) {
 		panic(thrown.value)
 	}
-	if lost != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
-		return nil
+	if hasFailed() {
+		return err
 	}
-	if err == nil && ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
+	return context.Cause(ctx)
 }
 
 // A panicked is a panic of the work, which continues in the goroutine of Run once the lock is released.

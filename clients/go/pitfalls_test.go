@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -523,6 +524,52 @@ func TestALeaderThatLosesItsLockLeadsNoMore(t *testing.T) {
 	failing.OnElected = func(context.Context, *redislock.Hold) error { return own }
 	if err := failing.Run(background); !errors.Is(err, own) || !isFree(locks, "leader") {
 		t.Fatalf("it ended in %v", err)
+	}
+}
+
+// The work of a leader reports the loss by the error that it finds in its context, or by that of Check.
+func TestALeaderWhoseWorkReturnsTheLossStandsAgain(t *testing.T) {
+	for name, until := range map[string]func(context.Context, *redislock.Hold) error{
+		"cause": func(ctx context.Context, _ *redislock.Hold) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		},
+		"check": func(_ context.Context, hold *redislock.Hold) error {
+			for {
+				if err := hold.Check(); err != nil {
+					return fmt.Errorf("no leader: %w", err)
+				}
+				time.Sleep(time.Microsecond)
+			}
+		},
+	} {
+		locks := open(t)
+		leader := locks.Leader("leader-" + name)
+		elected, deposed := make(chan uint64, 10), make(chan *redislock.LostError, 10)
+		leader.OnElected = func(ctx context.Context, hold *redislock.Hold) error {
+			elected <- hold.Token()
+			return until(ctx, hold)
+		}
+		leader.OnDeposed = func(lost *redislock.LostError) { deposed <- lost }
+		ctx, resign := context.WithCancel(background)
+		ended := make(chan error, 1)
+		go func() { ended <- leader.Run(ctx) }()
+		for range 3 {
+			select {
+			case token := <-elected:
+				time.Sleep(20 * time.Millisecond) // it is tracked
+				admin(t, "DEL leader-"+name)
+				if lost := <-deposed; lost.Token != token {
+					t.Fatalf("%s: deposed by %v", name, lost)
+				}
+			case err := <-ended:
+				t.Fatalf("%s: the candidacy ended in %v", name, err)
+			}
+		}
+		resign()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Fatalf("%s: it ended in %v", name, err)
+		}
 	}
 }
 
