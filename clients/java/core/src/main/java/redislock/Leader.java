@@ -21,7 +21,7 @@ public final class Leader implements AutoCloseable {
          * resigns. If it returns, the leader continues to lead.
          *
          * @param hold the leader's hold
-         * @throws Exception to release the lock and end the candidacy
+         * @throws Exception to release the lock and end the candidacy; after a loss it stands again all the same
          */
         void lead(Hold hold) throws Exception;
     }
@@ -146,7 +146,9 @@ public final class Leader implements AutoCloseable {
             resigns.complete(null); // only its close interrupts this thread
         }
         leads = null;
-        boolean hasFailed = threw.isDone() && !lost.isDone() && !resigns.isDone();
+        // Work that checks the hold can throw its loss before another thread has completed the future.
+        boolean isLost = lost.isDone() || hold.held().lost != null;
+        boolean hasFailed = threw.isDone() && !isLost && !resigns.isDone();
         thread.interrupt();
         try {
             hold.close();

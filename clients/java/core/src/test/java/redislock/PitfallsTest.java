@@ -379,6 +379,26 @@ class PitfallsTest extends OneServer {
     }
 
     @Test
+    void leaderWhoseWorkThrowsTheLossStandsAgain() throws Exception {
+        var deposed = new AtomicInteger();
+        var times = new AtomicInteger();
+        try (var leader = locks.leader(locks.lock("leader")).onDeposed(lost -> deposed.incrementAndGet())
+                .onElected(hold -> {
+                    times.incrementAndGet();
+                    while (true) {
+                        hold.check();
+                    }
+                }).start()) {
+            for (int time = 1; time <= 10; time++) {
+                int term = time;
+                eventually("it leads in term " + term, () -> times.get() == term && leader.hold().isPresent());
+                server.command("DEL", "leader");
+                eventually("it is deposed from term " + term, () -> deposed.get() == term);
+            }
+        }
+    }
+
+    @Test
     void cancelledFutureReleasesALateGrant() throws Exception {
         for (int time = 0; time < 200; time++) {
             var waiting = locks.lock("late").acquireAsync();
