@@ -113,7 +113,7 @@ export class Leader implements AsyncDisposable {
   /** Leads until the hold is lost or the leader resigns. Throws if the program's work fails. */
   async #lead(hold: Hold): Promise<void> {
     const failed = new AbortController();
-    const work = Promise.resolve(this.#options.onElected(hold));
+    const work = (async () => this.#options.onElected(hold))();
     work.catch((error: unknown) => {
       if (hold.loss === undefined) failed.abort(error);
       else if (error !== hold.loss && !isAbort(error)) this.#tell(error);

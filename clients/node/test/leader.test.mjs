@@ -65,3 +65,21 @@ test("a leader is deposed, though the loss ends its work in an error", async (t)
   assert.deepEqual(second.sort(), ["elected", "push", "the work's"]);
   await leader.resign();
 });
+
+test("a leader whose work blocks beyond the lease, and throws the loss, is deposed and stands again", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  const told = [];
+  const leader = locks.leader("job", {
+    lease: 300,
+    onElected: (hold) => {
+      told.push("elected");
+      while (told.length === 1) hold.check();
+    },
+    onDeposed: (reason) => told.push(reason),
+    onError: (error) => told.push(error.message),
+  });
+  await eventually(() => told.length >= 3, "it is elected again", 5000);
+  assert.deepEqual(told, ["elected", "deadline", "elected"]);
+  await leader.resign();
+});
