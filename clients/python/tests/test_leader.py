@@ -87,6 +87,39 @@ def test_a_loss_is_reported_while_the_leader_works(locks: redislock.Locks, clien
     assert events == ["elected", "push", "ended", "elected"]
 
 
+def test_a_leader_whose_work_raises_the_loss_is_deposed_and_stands_again(
+    locks: redislock.Locks, client: redis.Redis, server: Any
+) -> None:
+    terms, told = list[int](), list[str]()
+
+    def lead(hold: redislock.Hold) -> None:
+        terms.append(hold.token)
+        while len(terms) <= 5:
+            hold.check()
+
+    with locks.leader("job", on_elected=lead, on_deposed=told.append):
+        for term in range(1, 6):
+            eventually(lambda term=term: len(terms) == term, "it leads")
+            client.delete("job")
+            eventually(lambda term=term: len(told) == term, "it is deposed")
+
+    async def story(locks: redislock.AsyncLocks, client: redis.asyncio.Redis) -> None:
+        async def lead(hold: redislock.AsyncHold) -> None:
+            terms.append(hold.token)
+            while len(terms) == 1:
+                hold.check()
+            await asyncio.sleep(30)
+
+        terms.clear()
+        told.clear()
+        async with locks.leader("job", on_elected=lead, on_deposed=told.append, lease=0.3):
+            while len(terms) < 2:
+                await asyncio.sleep(0.01)
+        assert told == ["deadline"]
+
+    play(server, story)
+
+
 def test_a_leader_that_resigns_at_its_work(locks: redislock.Locks, client: redis.Redis, server: Any) -> None:
     with locks.leader("job", on_elected=lambda hold: leader.resign()) as leader:
         eventually(lambda: not client.exists("job") and leader._hold is None, "it has resigned")
