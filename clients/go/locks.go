@@ -175,10 +175,9 @@ func (l *Locks) CheckToken(ctx context.Context, name string, token uint64) error
 	return err
 }
 
-// Ping checks that locks can be acquired now, and returns the module's version, for example "0.3.0". It fails where an
-// acquire would: with ErrConnectionFailed if no primary answers or the server is loading its data, or with
-// ErrModuleMissing. It calls LOCK.FENCE on redislock:ping (with the prefix in front), which changes nothing, so the
-// user needs the right to do that.
+// Ping checks that a primary with the module answers, and returns the module's version, for example "0.3.0". It fails
+// with ErrConnectionFailed if no primary answers or the server is loading its data, or with ErrModuleMissing. It calls
+// LOCK.FENCE on redislock:ping (with the prefix in front), which changes nothing, so the user needs the right to do that.
 func (l *Locks) Ping(ctx context.Context) (string, error) {
 	return answered(ctx, l.core, "", func() (string, error) { return l.core.version(ctx) })
 }

@@ -118,8 +118,8 @@ impl Locks {
         self.engine.info(&self.key(name.as_ref())).await
     }
 
-    /// Checks that locks can be acquired now, and returns the module's version, for example `0.3.0`. Fails where an
-    /// acquire would. With independent servers it asks a majority, and returns the oldest version.
+    /// Checks that a primary with the module answers, and returns the module's version, for example `0.3.0`. With
+    /// independent servers it asks a majority, and returns the oldest version.
     pub async fn ping(&self) -> Result<String, Error> {
         self.engine.ping(&self.key(b"redislock:ping")).await
     }

@@ -324,9 +324,9 @@ class AsyncLocks(Kinds[AsyncLock]):
         return AsyncHold(self, core, request, grant, **terms)
 
     async def ping(self) -> str:
-        """Checks that locks can be acquired now, and returns the module's version.
+        """Checks that a primary with the module answers, and returns the module's version.
 
-        Raises what an acquire would: ConnectionFailedError if no primary answers, ServerRefusedError if it refuses.
+        Raises ConnectionFailedError if no primary answers, ServerRefusedError if it refuses.
         """
         return await self._core().ping(self._key(PING))
 

@@ -313,9 +313,9 @@ class Locks(Kinds[Lock]):
         return Hold(self, engine, request, grant, **terms)
 
     def ping(self) -> str:
-        """Checks that locks can be acquired now, and returns the module's version.
+        """Checks that a primary with the module answers, and returns the module's version.
 
-        Raises what an acquire would: ConnectionFailedError if no primary answers, ServerRefusedError if it refuses.
+        Raises ConnectionFailedError if no primary answers, ServerRefusedError if it refuses.
         """
         key = self._key(PING)
         return self._run(lambda core: core.ping(key))

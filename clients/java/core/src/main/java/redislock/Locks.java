@@ -166,9 +166,8 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Checks that locks can be acquired now, and returns the module's version. It fails where an acquire would. It
-     * calls {@code LOCK.FENCE} on redislock:ping (with the prefix in front), which changes nothing, so the user needs
-     * the right to do that.
+     * Checks that a primary with the module answers, and returns the module's version. It calls {@code LOCK.FENCE} on
+     * redislock:ping (with the prefix in front), which changes nothing, so the user needs the right to do that.
      *
      * @return the version, for example 0.3.0
      * @throws ModuleMissingException if the server does not have the module
