@@ -7,6 +7,7 @@ rounds. The checker is checked in test_history_checker.py and its siblings.
 import multiprocessing
 import os
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
@@ -69,19 +70,19 @@ def assert_the_load_was_one(history):
 @pytest.mark.once
 def test_a_client_sees_at_once_which_of_two_was_refused_though_the_server_is_slow(server):
     # It was taken for a deadlock that was not reported.
-    client, slows = MixedClient(server.port, "client.0", [[]], None), server.connect()
-    take = client.corner_take
+    slows = server.connect()
+    with closing(MixedClient(server.port, "client.0", [[]], None)) as client:
+        take = client.corner_take
 
-    def take_slowly(*words, **wanted):
-        slows.send("DEBUG", "SLEEP", 0.4)
-        return take(*words, **wanted)
+        def take_slowly(*words, **wanted):
+            slows.send("DEBUG", "SLEEP", 0.4)
+            return take(*words, **wanted)
 
-    client.corner_take = take_slowly
-    client.knot()
+        client.corner_take = take_slowly
+        client.knot()
     assert faults(client.history) == []
     waits = [request for request in client.history if request.is_acquire and request.block]
     assert [request.error.partition(" ")[0] for request in waits] == ["DEADLOCK", ""]
-    client.close()
 
 
 @pytest.mark.timeout(240 + 5 * SOAK_SECONDS)
