@@ -105,8 +105,10 @@ func (l *Leader) lead(ctx context.Context, hold *Hold) error {
 	hasEnded := lost != nil || work.Err() != nil
 	// The work may return the end of its context, or the loss, as its error.
 	hasFailed := func() bool {
-		says := errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(work)) || errors.Is(err, lost)
-		return err != nil && !(hasEnded && says)
+		if hasEnded && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(work)) || errors.Is(err, lost)) {
+			return false
+		}
+		return err != nil
 	}
 	var why *LostError
 	if errors.As(lost, &why) && ctx.Err() == nil && !hasFailed() {
