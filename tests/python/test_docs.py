@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from harness.combinations import TOGETHER
 from harness.limits import SLOW_FACTOR, SOON_SECONDS
 from harness.server import (
     BINARY,
@@ -279,6 +280,14 @@ def test_the_example_configuration_shows_every_setting_with_its_default(cli):
     listed = re.findall(r"^\| `[a-z-]+` \| \w+ \| (.*?) \|", page, re.MULTILINE)
     spans = [span.replace(" or ", ", ") for span in spans]
     assert spans == listed, "the ranges of redis.conf.example, in the order of docs/reference/settings.md"
+
+
+@pytest.mark.once
+def test_the_example_configuration_names_each_option_that_confirm_refuses():
+    comment = CONF.split("\nredislock.confirm local")[0].split("\n\n")[-1]
+    header, *rows = (line.split() for line in TOGETHER.strip().splitlines())
+    refused_options = {feature for feature, *cells in rows if cells[header.index("confirm")] == "C"}
+    assert len(refused_options) == 3 and [name for name in refused_options if name not in comment] == []
 
 
 @pytest.mark.own_server
