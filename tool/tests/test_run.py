@@ -179,6 +179,12 @@ def test_min_hold_beyond_the_longest_lease_names_the_option(tool, name):
     assert done.returncode == 78 and done.stderr.startswith("redislock: --lease must be from ")
 
 
+def test_quarantine_bounds_min_hold(start_server, tool_for, name):
+    tool = tool_for(start_server(module_arguments=["quarantine", "40000"]).port)
+    done = tool("run", "--on-busy", "skip", "--min-hold", "50s", name, "true")
+    assert done.returncode == 78 and " to 40s (" in done.stderr and "redislock.quarantine" in done.stderr
+
+
 # Servers.
 
 
