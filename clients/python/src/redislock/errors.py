@@ -177,7 +177,8 @@ def _translate(text: str) -> ServerRefusedError | DeadlockError:
     if found := _LEASE.match(text):  # the client has no other time with this name
         most = int(found.group(1)) / 1000
         text += (
-            f". A lease and min_hold must be {SHORTEST_LEASE:g} to {most:g} seconds (the server's redislock.max-lease)."
+            f". A lease and min_hold must be {SHORTEST_LEASE:g} to {most:g} seconds "
+            "(the server's redislock.max-lease, or its redislock.quarantine if that is set and shorter)."
         )
     error = _KINDS.get(code, ServerRefusedError)(text)
     if isinstance(error, DeadlockError):
