@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from checkers import faults, keep
+from checkers import STALL_SECONDS, faults, keep
 from checkers.evidence import Evidence
 from harness.contention import run_clients as contend
 from harness.kinds import count
@@ -80,7 +80,7 @@ def test_a_client_sees_at_once_which_of_two_was_refused_though_the_server_is_slo
 
         client.corner_take = take_slowly
         client.knot()
-    assert faults(client.history) == []
+    assert faults(client.history, stall_seconds=STALL_SECONDS * SLOW_FACTOR) == []
     waits = [request for request in client.history if request.is_acquire and request.block]
     assert [request.error.partition(" ")[0] for request in waits] == ["DEADLOCK", ""]
 

@@ -33,6 +33,18 @@ def test_a_waiter_for_a_free_lock():
     assert faults([cut, close(1.0), waits("b", 0.2, 2.5)]) == [], "the server may see it a moment later"
 
 
+def test_a_slow_server_may_stall_for_longer():
+    free = [acquire("a", 0.0, 0.1, 7), delete(0.2, 0.3), waits("b", 0.2, 2.5)]
+    place = [shared("a", 0.0, 0.1, 7, lease=9.0), reads("b", 0.2, 2.0)]
+    deadlock = [
+        acquire("a", 0.0, 0.1, 7, lease=9.0), acquire("b", 0.0, 0.1, 8, lock="gate", lease=9.0),
+        waits("a", 0.2, 2.0, lock="gate"), waits("b", 0.3, 2.0),
+    ]  # fmt: skip
+    for history in (free, place, deadlock):
+        assert len(faults(history, stall_seconds=1.0)) == 1
+        assert faults(history, stall_seconds=10.0) == []
+
+
 def test_a_waiter_for_a_lock_that_may_be_held():
     held = acquire("a", 0.0, 0.1, 7, lease=3.0)
     assert faults([held, waits("b", 0.2, 3.9, 8)]) == []

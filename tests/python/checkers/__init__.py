@@ -26,7 +26,7 @@ from . import many
 from .answers import early_nils, strange_errors, unanswered
 from .counts import left_overs
 from .deadlocks import false_cycles, missed_deadlocks
-from .evidence import LOST, UNANSWERED, Evidence, Request, Seen
+from .evidence import LOST, STALL_SECONDS, UNANSWERED, Evidence, Request, Seen
 from .exclusivity import overlaps, parts_of_grants, wrong_kinds, wrong_views
 from .fifo import passed_in_queue
 from .journal import MANY, ONE, keep
@@ -34,7 +34,7 @@ from .liveness import idle_locks, idle_places
 from .many import Break
 from .tokens import deceived_resources, disordered_writes, token_faults
 
-__all__ = ["LOST", "MANY", "ONE", "UNANSWERED", "Break", "Request", "Seen", "faults", "keep"]
+__all__ = ["LOST", "MANY", "ONE", "STALL_SECONDS", "UNANSWERED", "Break", "Request", "Seen", "faults", "keep"]
 
 #: The checks of a history of one server, in the order in which their faults are listed.
 OF_HISTORIES = (
@@ -43,13 +43,15 @@ OF_HISTORIES = (
 )  # fmt: skip
 
 
-def faults(history, servers=ONE, **known):
+def faults(history, servers=ONE, stall_seconds=STALL_SECONDS, **known):
     """All that locks which keep their guarantees cannot have done.
 
     Of many servers these may be known: `breaks` of locks on purpose, `limits` of locks that several may hold. And
     `forgets_nothing`, if a server that was restarted has all that it had.
+
+    One server may take `stall_seconds` to grant a lock that is free, or to see a deadlock.
     """
     if servers == MANY:
         return many.faults(history, **known)
-    evidence = Evidence(history)
+    evidence = Evidence(history, stall_seconds)
     return evidence.faults + [fault for check in OF_HISTORIES for fault in check(evidence)]

@@ -4,7 +4,6 @@ import re
 from itertools import pairwise
 
 from .evidence import EXCLUSIVE, LATE_SECONDS, LOST
-from .liveness import STALL_SECONDS
 from .spans import is_minted, requests_by_owner
 
 LINK = re.compile(r"'([^']*)' waits for '([^']*)' and there for '([^']*)'")
@@ -59,11 +58,11 @@ def missed_deadlocks(evidence):
     waits, at_lock, holds, found = {}, {}, {}, []
     for request in evidence.history:
         is_wait = request.command == "acquire" and request.block is not None and request.error != LOST
-        if is_wait and request.mode == EXCLUSIVE and request.answered - request.sent > STALL_SECONDS:
+        if is_wait and request.mode == EXCLUSIVE and request.answered - request.sent > evidence.stall_seconds:
             waits.setdefault((request.lock, request.owner), []).append(request)
             at_lock.setdefault(request.lock, []).append(request)
     for hold in evidence.holds:
-        if hold.mode == EXCLUSIVE and not hold.modes and hold.end - hold.start > STALL_SECONDS:
+        if hold.mode == EXCLUSIVE and not hold.modes and hold.end - hold.start > evidence.stall_seconds:
             holds.setdefault(hold.owner, []).append(hold)
     for hold in (hold for owned in holds.values() for hold in owned):
         for other in at_lock.get(hold.lock, ()):
@@ -71,6 +70,6 @@ def missed_deadlocks(evidence):
                 for wait in waits.get((theirs.lock, hold.owner), ()):
                     start = max(hold.start, theirs.start, wait.sent, other.sent)
                     end = min(hold.end, theirs.end, wait.answered, other.answered)
-                    if end - start > STALL_SECONDS and wait.sent <= other.sent:
+                    if end - start > evidence.stall_seconds and wait.sent <= other.sent:
                         found.append(f"a deadlock that nobody was told of: {wait} and {other}")
     return found

@@ -76,6 +76,10 @@ CLOSE_SECONDS = 1.0
 #: The time that a hold may be seen to live beyond its lease: generous, as all ask the clock.
 LATE_SECONDS = 0.1
 
+#: A grant, or a verdict, that takes longer than this is not late but forgotten. A test that slows its server down gives
+#: `faults` more.
+STALL_SECONDS = 1.0
+
 
 class Seen(NamedTuple):
     """A reply to LOCK.INFO."""
@@ -193,7 +197,8 @@ def _least_from(numbers):
 class Evidence:
     """All holds of a history, and the violations that show already."""
 
-    def __init__(self, history):
+    def __init__(self, history, stall_seconds=STALL_SECONDS):
+        self.stall_seconds = stall_seconds
         self.history = sorted(history, key=lambda request: request.sent)
         self.last_answer = max((r.answered for r in history if r.answered < inf), default=0.0)
         self.faults = []

@@ -1,6 +1,6 @@
 """G6: no request waits for a lock that is free.
 
-In a history a lock may not be free for longer than STALL_SECONDS while a request waits, nor may a place among its
+In a history a lock may not be free for longer than `stall_seconds` while a request waits, nor may a place among its
 holders be. Each check goes through the history in the order of time, once for each lock: n log n. In a view no waiter
 may be one that could be granted.
 """
@@ -9,9 +9,6 @@ from bisect import bisect_left, bisect_right
 from math import inf
 
 from .evidence import EXCLUSIVE, LATE_SECONDS, LOST, SHARED, UNANSWERED
-
-#: A grant, or a verdict, that takes longer than this is not late but forgotten.
-STALL_SECONDS = 1.0
 
 #: A client that has disconnected may be granted a lock, which is then revoked.
 CLOSING = 1.0
@@ -24,7 +21,7 @@ def idle_locks(evidence):
     found = []
     for wait in waits_for_one(evidence):
         seconds = longest_in(evidence, wait, gaps.get(wait.lock, ([-inf], [inf])))
-        if seconds > STALL_SECONDS:
+        if seconds > evidence.stall_seconds:
             found.append(f"free for {seconds:.3f} s beside a waiter: {wait}")
     return found
 
@@ -44,7 +41,7 @@ def idle_places(evidence):
         if which not in gaps:
             gaps[which] = gaps_between(in_the_way(taken[wait.lock] + lines[wait.lock], wait.mode))
         seconds = longest_in(evidence, wait, gaps[which])
-        if seconds > STALL_SECONDS >= longest_in(evidence, wait, free[wait.lock]):
+        if seconds > evidence.stall_seconds >= longest_in(evidence, wait, free[wait.lock]):
             found.append(f"a place for {seconds:.3f} s beside a waiter: {wait}")
     return found
 
@@ -102,7 +99,7 @@ def may_be_taken(evidence):
     found = {}
     for hold in evidence.holds:
         # The reply came soon after it had begun.
-        start = max(hold.born, hold.start - STALL_SECONDS)
+        start = max(hold.born, hold.start - evidence.stall_seconds)
         span = (start, min(hold.dead, hold.latest + LATE_SECONDS), None if hold.modes else hold.mode)
         found.setdefault(hold.lock, []).append(span)
     for request in evidence.history:
