@@ -1,5 +1,6 @@
 // The conformance kit's adapter: JSON lines over standard input and output. clients/conformance/PROTOCOL.md.
 
+import { once } from "node:events";
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { setTimeout as pause } from "node:timers/promises";
@@ -95,6 +96,32 @@ function keep(request, hold) {
   return answer;
 }
 
+/** The works of a leader that run until the loss and throw it. */
+const WORKS = {
+  async signal(hold, ended) {
+    await once(hold.signal, "abort");
+    ended();
+    throw hold.signal.reason;
+  },
+  async check(hold, ended) {
+    try {
+      for (;;) {
+        hold.check();
+        await pause(5);
+      }
+    } finally {
+      ended();
+    }
+  },
+  block(hold, ended) {
+    try {
+      for (;;) hold.check();
+    } finally {
+      ended();
+    }
+  },
+};
+
 const ops = {
   async open({ mode, addresses, service, lease_ms, waiting_connections, driver = DRIVERS[0], login, prefix, label }) {
     const options = { lease: lease_ms, hooks, logger, prefix, label };
@@ -185,14 +212,16 @@ const ops = {
     await state.locks.checkToken(name, token);
     return {};
   },
-  async lead({ leader, name, lease_ms, fail = false }) {
+  async lead({ leader, name, lease_ms, fail = false, until_lost }) {
     const options = {
       lease: lease_ms,
-      onElected({ token }) {
-        say({ event: "elected", leader, token });
+      onElected(hold) {
+        say({ event: "elected", leader, token: hold.token });
         if (fail) throw new RangeError("the leader's own error");
+        return WORKS[until_lost]?.(hold, () => say({ event: "ended", leader }));
       },
       onDeposed: (reason) => say({ event: "deposed", leader, reason }),
+      onError: ({ message }) => say({ event: "failed", leader, message }),
     };
     state.leaders.set(leader, state.locks.leader(name, options));
     return {};

@@ -258,9 +258,9 @@ class Common:
         names = ("grants", "timeouts", "losses", "releases", "waits")
         return {name: getattr(self.counters, name) for name in names}
 
-    def leader(self, request: dict[str, Any], elected: Any, deposed: Any) -> Any:
+    def leader(self, request: dict[str, Any], elected: Any, deposed: Any, failed: Any) -> Any:
         lease = seconds(request, "lease_ms") if request.get("lease_ms") else None
-        made = self.locks.leader(request["name"], on_elected=elected, on_deposed=deposed, lease=lease)
+        made = self.locks.leader(request["name"], on_elected=elected, on_deposed=deposed, on_error=failed, lease=lease)
         self.leaders[request["leader"]] = made
         return made
 
@@ -356,11 +356,27 @@ class Tasks(Common):
             say({"event": "elected", "leader": name, "token": hold.token})
             if request.get("fail"):
                 raise BodyError
+            if until := request.get("until_lost"):
+                try:
+                    await until_lost(hold, until)
+                finally:
+                    say({"event": "ended", "leader": name})
+
+        async def until_lost(hold: Any, until: str) -> None:
+            if until == "signal":
+                await hold.until_lost()
+            while True:
+                hold.check()
+                if until == "check":
+                    await asyncio.sleep(0.005)
 
         async def deposed(reason: str) -> None:
             say({"event": "deposed", "leader": name, "reason": reason})
 
-        self.leader(request, elected, deposed).start()
+        async def failed(error: Exception) -> None:
+            say({"event": "failed", "leader": name, "message": str(error)})
+
+        self.leader(request, elected, deposed, failed).start()
         return {}
 
     async def do_resign(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -463,11 +479,27 @@ class Threads(Common):
             say({"event": "elected", "leader": name, "token": hold.token})
             if request.get("fail"):
                 raise BodyError
+            if until := request.get("until_lost"):
+                try:
+                    until_lost(hold, until)
+                finally:
+                    say({"event": "ended", "leader": name})
+
+        def until_lost(hold: Any, until: str) -> None:
+            if until == "signal":
+                hold.wait_until_lost()
+            while True:
+                hold.check()
+                if until == "check":
+                    time.sleep(0.005)
 
         def deposed(reason: str) -> None:
             say({"event": "deposed", "leader": name, "reason": reason})
 
-        self.leader(request, elected, deposed).start()
+        def failed(error: Exception) -> None:
+            say({"event": "failed", "leader": name, "message": str(error)})
+
+        self.leader(request, elected, deposed, failed).start()
         return {}
 
     def do_resign(self, request: dict[str, Any]) -> dict[str, Any]:

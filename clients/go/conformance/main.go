@@ -52,6 +52,7 @@ type request struct {
 	Token     uint64   `json:"token"`
 	Leader    string   `json:"leader"`
 	Fail      bool     `json:"fail"`
+	UntilLost string   `json:"until_lost"`
 
 	// begin allows the next request to be taken.
 	begin func()
@@ -419,16 +420,22 @@ func (a *adapter) cycle(ctx context.Context, r *request) (object, error) {
 
 func (a *adapter) lead(r *request) {
 	leader := a.locks.Leader(r.Name, options(r)...)
-	leader.OnElected = func(_ context.Context, hold *redislock.Hold) error {
+	leader.OnElected = func(ctx context.Context, hold *redislock.Hold) error {
 		a.say(object{"event": "elected", "leader": r.Leader, "token": hold.Token()})
 		if r.Fail {
 			return errBody
 		}
-		return nil
+		if r.UntilLost == "" {
+			return nil
+		}
+		defer a.say(object{"event": "ended", "leader": r.Leader})
+		return untilLost(ctx, hold, r.UntilLost)
 	}
 	leader.OnDeposed = func(lost *redislock.LostError) {
 		a.say(object{"event": "deposed", "leader": r.Leader, "reason": lost.Reason})
 	}
+	failed := func(err error) { a.say(object{"event": "failed", "leader": r.Leader, "message": err.Error()}) }
+	leader.OnError = failed
 	ctx, resign := context.WithCancel(context.Background())
 	stands := &candidate{resign, make(chan struct{})}
 	a.mu.Lock()
@@ -437,9 +444,25 @@ func (a *adapter) lead(r *request) {
 	go func() {
 		defer close(stands.done)
 		if err := leader.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
-			fmt.Fprintln(os.Stderr, "leader:", err)
+			failed(err)
 		}
 	}()
+}
+
+// untilLost works until the loss, and returns it as its error.
+func untilLost(ctx context.Context, hold *redislock.Hold, until string) error {
+	if until == "signal" {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	for {
+		if err := hold.Check(); err != nil {
+			return err
+		}
+		if until == "check" {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
 }
 
 func main() {

@@ -327,7 +327,8 @@ impl Adapter {
 
     fn lead(&self, request: &Value) -> Answer {
         let id = text(request, "leader");
-        let (elected, deposed, fails) = (id.clone(), id.clone(), request["fail"] == true);
+        let (elected, deposed, failed) = (id.clone(), id.clone(), id.clone());
+        let (fails, until) = (request["fail"] == true, text(request, "until_lost"));
         let mut candidate = self.locks()?.leader(text(request, "name"));
         if let Some(lease) = duration(request, "lease_ms") {
             candidate = candidate.lease(lease);
@@ -335,10 +336,20 @@ impl Adapter {
         let leader = candidate
             .on_elected(move |hold| {
                 say(&json!({"event": "elected", "leader": elected, "token": hold.token()}));
-                async move { assert!(!fails, "the leader's own panic") }
+                let (leader, until) = (elected.clone(), until.clone());
+                async move {
+                    assert!(!fails, "the leader's own panic");
+                    if !until.is_empty() {
+                        let _ended = Ended(leader);
+                        lead_until_lost(&hold, &until).await;
+                    }
+                }
             })
             .on_deposed(move |reason| {
                 say(&json!({"event": "deposed", "leader": deposed, "reason": reason.as_str()}))
+            })
+            .on_error(move |error| {
+                say(&json!({"event": "failed", "leader": failed, "message": error.to_string()}))
             })
             .stand()?;
         lock(&self.leaders).insert(id, leader);
@@ -356,6 +367,27 @@ impl Adapter {
     async fn close(&self) {
         if let Some(locks) = self.locks.get() {
             locks.close().await;
+        }
+    }
+}
+
+/// Reports that the work of a leader has ended, by itself or because the library has dropped it.
+struct Ended(String);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        say(&json!({"event": "ended", "leader": self.0}));
+    }
+}
+
+/// Works until the loss.
+async fn lead_until_lost(hold: &Hold, until: &str) {
+    if until == "signal" {
+        hold.lost().await;
+    }
+    while hold.check().is_ok() {
+        if until == "check" {
+            sleep(Duration::from_millis(5)).await;
         }
     }
 }

@@ -95,6 +95,7 @@ public final class Adapter implements LockListener {
         long token;
         String leader;
         boolean fail;
+        String until_lost;
     }
 
     /** The results of the provider of credentials, and its failures: at calls with these numbers, or "later". */
@@ -403,7 +404,29 @@ public final class Adapter implements LockListener {
             if (request.fail) {
                 throw new BodyFailure();
             }
-        }).onDeposed(lost -> say(Map.of("event", "deposed", "leader", request.leader, "reason", lost.reason().word()))).start();
+            if (request.until_lost != null) {
+                try {
+                    leadUntilLost(hold, request.until_lost);
+                } finally {
+                    say(Map.of("event", "ended", "leader", request.leader));
+                }
+            }
+        }).onDeposed(lost -> say(Map.of("event", "deposed", "leader", request.leader, "reason", lost.reason().word())))
+                .onError(e -> say(Map.of("event", "failed", "leader", request.leader, "message", String.valueOf(e.getMessage()))))
+                .start();
+    }
+
+    /** Works until the loss, and throws it. */
+    private static void leadUntilLost(Hold hold, String until) throws Exception {
+        if (until.equals("signal")) {
+            throw hold.lost().get();
+        }
+        while (true) {
+            hold.check();
+            if (until.equals("check")) {
+                Thread.sleep(5);
+            }
+        }
     }
 
     private static Map<String, ?> process() throws IOException {
