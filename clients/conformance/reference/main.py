@@ -265,14 +265,39 @@ class Adapter:
             hold.id, over = None, asyncio.get_running_loop().create_future()
             hold.told = lambda hold, reason, over=over: over.done() or over.set_result(reason)
             self.write(event="elected", leader=name, token=hold.token)
-            if message.get("fail") and not is_broken("a-leader-that-fails-leads-on"):
-                return await self.locks.release(hold)
             try:
-                reason = await over
+                await self.leads(message, hold, over)
+                await over
             except asyncio.CancelledError:
                 await self.locks.release(hold)
                 raise
-            self.write(event="deposed", leader=name, reason=reason)
+            except LockLost as lost:
+                if is_broken("a-leader-that-lost-stands-no-more"):
+                    return
+                if is_broken("a-loss-is-a-failure-of-the-work"):
+                    self.write(event="failed", leader=name, message=str(lost))
+            except BodyRaised:
+                if not is_broken("a-leader-that-fails-says-nothing"):
+                    self.write(event="failed", leader=name, message="the leader's own error")
+                return await self.locks.release(hold)
+            self.write(event="deposed", leader=name, reason=over.result())
+
+    async def leads(self, message, hold, over):
+        """Does the work of the leader."""
+        if message.get("fail") and not is_broken("a-leader-that-fails-leads-on"):
+            raise BodyRaised
+        until = message.get("until_lost")
+        if until is None:
+            return
+        try:
+            if until == "signal":
+                await over
+            while True:
+                hold.left_ms()
+                if until == "check":
+                    await asyncio.sleep(0.005)
+        finally:
+            self.write(event="ended", leader=message["leader"])
 
     async def do_resign(self, message):
         """Ends the candidacy."""
