@@ -1,6 +1,7 @@
-"""scripts/run without what it needs."""
+"""scripts/run without what it needs, and the times that scripts/beside prints."""
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -36,3 +37,24 @@ def test_run_names_the_program_or_the_module_that_is_missing(start, tmp_path):
     (tmp_path / "programs" / "redis-server").symlink_to("/bin/true")
     status, text = start(CARGO_TARGET_DIR=str(tmp_path))
     assert status == 1 and f"{tmp_path}/release/libredislock.so" in text and text.count("\n") == 1
+
+
+SCRIPT = """
+set -euo pipefail
+source "$1/scripts/beside"
+fails() { false; echo goes on; }
+step printf '100 %%\\n'
+beside "a name" true
+step show_all
+took fails
+"""
+
+
+def test_all_steps_print_their_times_in_one_format():
+    words = ["bash", "-c", SCRIPT, "-", ROOT]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    lines = done.stdout.splitlines()
+    times = re.findall(r"^== took \d+ s \(processors: user \d+ s, system \d+ s\): (.*)$", done.stdout, re.MULTILINE)
+    assert times == ["printf 100 %%\\n", "a name", "show_all", "fails"]
+    assert [line for line in lines if not line.startswith("== took")] == ["100 %", "", "== a name"]
+    assert done.returncode == 1
