@@ -218,7 +218,8 @@ pub struct Break {
 
 #[derive(Args)]
 #[command(
-    after_help = "Exit codes: 0 all is well, 1 warnings, 2 errors. It only reads, unless --active is given."
+    after_help = "Exit codes: 0 all is well, 1 warnings, 2 errors, 3 no errors but a check was skipped.
+It only reads, unless --active is given."
 )]
 pub struct Doctor {
     /// Also acquire, renew, check and release a lock on each primary

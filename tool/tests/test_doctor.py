@@ -25,7 +25,7 @@ def examine(tool_for):
         tool = tool_for(port)
         tool.environment["REDISLOCK_URL"] = url or tool.environment["REDISLOCK_URL"]
         done = tool("doctor", "--json", *words)
-        assert done.returncode in (0, 1, 2), done.stderr
+        assert done.returncode in (0, 1, 2, 3), done.stderr
         found = {}
         for row in json.loads(done.stdout):
             found.setdefault(row["check"], []).append(row)
@@ -95,6 +95,18 @@ def test_server_without_the_module_is_found(start_server, examine):
     server = start_server(with_module=False)
     code, found = examine(server.port, "--active")
     assert code == 2 and worst_of(found, "module") == "error" and worst_of(found, "active") == "error"
+    skipped = {check for check, rows in levels(found).items() if rows == ["skipped"]}
+    assert skipped == {"settings", "confirm", "leases", "persistence", "rights", "clocks"}
+    assert {row["text"] for check in skipped for row in found[check]} == {f"127.0.0.1:{server.port} has no module redislock"}
+
+
+def test_settings_are_not_compared_with_those_of_a_server_without_the_module(start_server, examine):
+    bare, replica = start_server(*AT_ONCE, with_module=False), start_server(*SOUND, *AT_ONCE)
+    replica.admin("REPLICAOF", "127.0.0.1", bare.port)
+    is_linked(replica)
+    code, found = examine(bare.port)
+    assert code == 2 and worst_of(found, "module") == "error"
+    assert worst_of(found, "settings") == worst_of(found, "clocks") == "skipped"
 
 
 def test_rights_that_are_missing_are_found(start_server, examine, tmp_path):
@@ -108,9 +120,51 @@ def test_rights_that_are_missing_are_found(start_server, examine, tmp_path):
         server.admin("ACL", "SETUSER", "ann", "reset", "on", ">secret", "~*", "+@all", rule)
         assert worst_of(examine(0, *login, url=url)[1], "rights") == level, rule
     server.admin("ACL", "SETUSER", "ann", "reset", "on", ">secret", "~*", "+@all", "-config", "-acl", "-info", "-command")
-    code, found = examine(0, *login, url=url)
-    skipped = {check for check, rows in levels(found).items() if rows == ["skipped"]}
-    assert code == 0 and skipped >= {"module", "settings", "eviction", "leases", "persistence", "rights", "commands"}
+
+
+#: The checks that need these commands.
+NEEDS = {
+    "info": {"module", "server", "confirm", "leases", "limits", "address", "clocks"},
+    "config|get": {"settings", "eviction", "leases", "persistence", "limits"},
+    "acl|whoami": {"rights"},
+    "acl|dryrun": {"rights"},
+    "command|info": {"commands"},
+    "time": {"clocks"},
+}
+
+
+def test_check_that_cannot_be_made_is_no_ok(start_server, examine):
+    server = start_server(*SOUND)
+    for command, checks in NEEDS.items():
+        server.admin("ACL", "SETUSER", "default", "+@all", f"-{command}")
+        code, found = examine(server.port)
+        skipped = {check for check, rows in levels(found).items() if rows == ["skipped"]}
+        assert (code, skipped) == (3, checks), command
+        rows = [row for check in checks for row in found[check]]
+        assert all(f"refused {command.replace('|', ' ').upper()}" in row["text"] and row["advice"] for row in rows), rows
+
+
+def test_skipped_check_hides_no_error_and_is_hidden_by_no_warning(start_server, examine):
+    server = start_server(*SOUND, "--timeout", "60")
+    assert examine(server.port)[0] == 1
+    server.admin("ACL", "SETUSER", "default", "-command|info")
+    assert examine(server.port)[0] == 3
+    server.admin("CONFIG", "SET", "redislock.max-lease", "10000")
+    assert examine(server.port)[0] == 2
+
+
+def test_page_names_the_rights_that_the_checks_need():
+    page = (ROOT / "docs" / "reference" / "tool.md").read_text().split("## redislock doctor")[1]
+    assert set(re.search(r"`(\+ping .*?)`", page)[1].split()) == {"+ping", *(f"+{command}" for command in NEEDS)}
+
+
+def test_sentinel_that_does_not_tell_its_patience_is_no_ok(start_server, examine):
+    server = start_server(*SOUND, *AT_ONCE)
+    is_linked(start_server(*SOUND, *AT_ONCE, "--replicaof", "127.0.0.1", server.port))
+    (sentinel,) = watched(start_server, server.port, replicas=1, sentinels=1)
+    sentinel.admin("ACL", "SETUSER", "default", "-sentinel|master")
+    code, found = examine(0, url=f"redis+sentinel://127.0.0.1:{sentinel.port}/{GROUP}")
+    assert code == 3 and worst_of(found, "sentinel") == "skipped"
 
 
 @pytest.mark.parametrize("command", ["SCAN", "COMMAND", "ROLE"])

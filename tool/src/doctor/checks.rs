@@ -27,6 +27,8 @@ const SETTINGS: &str = "redis.conf.example";
 const SECURITY: &str = "docs/how-to/acl.md";
 const TIME: &str = "docs/reference/guarantees.md#time";
 
+const CONFIG: &str = "CONFIG GET";
+
 pub fn all(known: &mut Known, options: &Doctor) -> Vec<Finding> {
     let mut found = vec![module(known)];
     if known.nodes.is_empty() {
@@ -42,7 +44,7 @@ pub fn all(known: &mut Known, options: &Doctor) -> Vec<Finding> {
         known.nodes.iter_mut().filter(|node| node.is_primary).map(|node| rights(node, &options.prefix)),
     );
     found.extend(primaries(known).map(limits));
-    found.extend(known.down_after_ms.map(|down_after_ms| sentinel(down_after_ms, options)));
+    found.extend(known.down_after_ms.map(|shown| sentinel(shown, options)));
     found.extend(primaries(known).map(|node| round_trips(node, options.lease)));
     found.extend(known.nodes.iter().map(one_server));
     found.extend(known.nodes.iter_mut().filter(|node| node.is_primary).map(renamed));
@@ -54,6 +56,15 @@ fn primaries(known: &Known) -> impl Iterator<Item = &Facts> {
     known.nodes.iter().filter(|node| node.is_primary)
 }
 
+/// A setting that a check needs and does not know: the user may not read settings, or the module is missing.
+fn unseen_setting(check: &'static str, node: &Facts, name: &str) -> Finding {
+    match &node.config {
+        Err(why) => Finding::refused(check, &node.address, CONFIG, why),
+        Ok(_) if name.starts_with("redislock.") => Finding::without_module(check, &node.address),
+        Ok(_) => Finding::skipped(check, format!("{} shows no setting {name}", node.address)),
+    }
+}
+
 /// The module and its version on every node, also on those that may become the primary.
 fn module(known: &Known) -> Finding {
     const CHECK: &str = "module";
@@ -61,14 +72,13 @@ fn module(known: &Known) -> Finding {
         let advice = ("Start it, or take it out of the group", FAILOVER);
         return Finding::new(Error, CHECK, format!("{address} does not answer: {why}"), advice);
     }
-    if known.nodes.iter().any(|node| node.info.is_none()) {
-        return Finding::skipped(CHECK, "this user may not run INFO");
-    }
-    let without: Vec<_> =
-        known.nodes.iter().filter(|node| node.field("redislock_version").is_none()).collect();
-    if let Some(node) = without.first() {
+    let lacks_it = |node: &&Facts| node.info.is_ok() && node.field("redislock_version").is_none();
+    if let Some(node) = known.nodes.iter().find(lacks_it) {
         let advice = ("Load it on every node, replicas too", INSTALL);
         return Finding::new(Error, CHECK, format!("{} has no module redislock", node.address), advice);
+    }
+    if let Some((node, why)) = known.nodes.iter().find_map(|node| Some((node, node.info.as_ref().err()?))) {
+        return Finding::refused(CHECK, &node.address, "INFO", why);
     }
     let versions: BTreeSet<_> =
         known.nodes.iter().filter_map(|node| node.field("redislock_version")).collect();
@@ -83,21 +93,22 @@ fn module(known: &Known) -> Finding {
 /// The same settings everywhere: a failover must change no rule.
 fn settings(known: &Known) -> Finding {
     const CHECK: &str = "settings";
-    if known.nodes.iter().any(|node| node.config.is_none()) {
-        return Finding::skipped(CHECK, "this user may not run CONFIG GET");
+    if let Some((node, why)) = known.nodes.iter().find_map(|node| Some((node, node.config.as_ref().err()?))) {
+        return Finding::refused(CHECK, &node.address, CONFIG, why);
     }
-    let ours = |node: &Facts| -> BTreeSet<String> {
-        let config = node.config.iter().flatten();
-        config.map(|(name, _)| name).filter(|name| name.starts_with("redislock.")).cloned().collect()
-    };
-    let names: BTreeSet<String> = known.nodes.iter().flat_map(ours).collect();
+    let (with, without): (Vec<_>, Vec<_>) =
+        known.nodes.iter().partition(|node| node.module_settings().next().is_some());
+    let names: BTreeSet<_> = with.iter().flat_map(|node| node.module_settings()).collect();
     for name in &names {
-        let values: BTreeSet<_> = known.nodes.iter().map(|node| node.setting(name).unwrap_or("-")).collect();
+        let values: BTreeSet<_> = with.iter().map(|node| node.setting(name).unwrap_or("-")).collect();
         if values.len() > 1 {
             let values = values.into_iter().collect::<Vec<_>>().join(", ");
             let advice = ("Set it alike on every node, with CONFIG REWRITE", SETTINGS);
             return Finding::new(Error, CHECK, format!("{name} differs between nodes: {values}"), advice);
         }
+    }
+    if let Some(node) = without.first() {
+        return Finding::without_module(CHECK, &node.address);
     }
     Finding::ok(CHECK, format!("{} settings are the same on every node", names.len()))
 }
@@ -105,7 +116,7 @@ fn settings(known: &Known) -> Finding {
 fn eviction(node: &Facts) -> Finding {
     const CHECK: &str = "eviction";
     let (Some(most), Some(policy)) = (node.number("maxmemory"), node.setting("maxmemory-policy")) else {
-        return Finding::skipped(CHECK, "this user may not run CONFIG GET");
+        return unseen_setting(CHECK, node, "maxmemory");
     };
     if most == 0 || policy == "noeviction" {
         return Finding::ok(CHECK, format!("{} evicts no lock", node.address));
@@ -119,10 +130,12 @@ fn eviction(node: &Facts) -> Finding {
 
 fn confirmed(node: &Facts) -> Finding {
     const CHECK: &str = "confirm";
-    let Some(confirm) = node.field("redislock_confirm") else {
-        return Finding::skipped(CHECK, "INFO shows no redislock_confirm");
-    };
     let address = &node.address;
+    let confirm = match (&node.info, node.field("redislock_confirm")) {
+        (Err(why), _) => return Finding::refused(CHECK, address, "INFO", why),
+        (_, None) => return Finding::without_module(CHECK, address),
+        (_, Some(confirm)) => confirm,
+    };
     let missing = node.count("redislock_confirm_replicas_missing");
     let unseasoned = node
         .count("redislock_confirm_replicas")
@@ -166,7 +179,7 @@ fn quarantine(node: &Facts, options: &Doctor) -> Finding {
     let (Some(quarantine), Some(most)) =
         (node.number("redislock.quarantine"), node.number("redislock.max-lease"))
     else {
-        return Finding::skipped(CHECK, "this user may not run CONFIG GET");
+        return unseen_setting(CHECK, node, "redislock.max-lease");
     };
     if node.setting("redislock.leaving") == Some("yes") {
         let advice =
@@ -187,6 +200,9 @@ fn quarantine(node: &Facts, options: &Doctor) -> Finding {
             return Finding::new(Error, CHECK, text, advice);
         }
     }
+    if let Err(why) = &node.info {
+        return Finding::refused(CHECK, &node.address, "INFO", why);
+    }
     let left = node.count("redislock_quarantine_left_ms");
     if left > 0 {
         let left = shown(Duration::from_millis(left));
@@ -202,7 +218,7 @@ fn persistence(node: &Facts) -> Finding {
     let (Some(file), Some(sync), Some(quarantine)) =
         (node.setting("appendonly"), node.setting("appendfsync"), node.number("redislock.quarantine"))
     else {
-        return Finding::skipped(CHECK, "this user may not run CONFIG GET");
+        return unseen_setting(CHECK, node, "redislock.quarantine");
     };
     let advice = ("Set redislock.quarantine to the longest lease", RESTARTS);
     match (quarantine, file, sync) {
@@ -223,8 +239,9 @@ fn persistence(node: &Facts) -> Finding {
 /// The rights of this user, for each command that the tool and the client libraries send.
 fn rights(node: &mut Facts, prefix: &str) -> Finding {
     const CHECK: &str = "rights";
-    let Ok(user) = node.node.text(&["ACL", "WHOAMI"]) else {
-        return Finding::skipped(CHECK, "this user may not run ACL WHOAMI");
+    let user = match node.node.text(&["ACL", "WHOAMI"]) {
+        Ok(user) => user,
+        Err(why) => return Finding::refused(CHECK, &node.address, "ACL WHOAMI", why.text()),
     };
     let key = format!("{prefix}doctor");
     let needed: [(&[&str], Level); 8] = [
@@ -238,6 +255,7 @@ fn rights(node: &mut Facts, prefix: &str) -> Finding {
         (&["SCAN", "0"], Warning),
     ];
     let mut worst: Option<(Level, String)> = None;
+    let mut knows_all = true;
     for (words, level) in needed {
         let asked: Vec<&str> = ["ACL", "DRYRUN", &user].into_iter().chain(words.iter().copied()).collect();
         match node.node.text(&asked) {
@@ -247,8 +265,11 @@ fn rights(node: &mut Facts, prefix: &str) -> Finding {
                     worst = Some((level, format!("{}: {text}", words[0])));
                 }
             }
-            Err(refusal) if refusal.text().contains("not found") => {} // the module is missing
-            Err(_) => return Finding::skipped(CHECK, "this user may not run ACL DRYRUN"),
+            // The module is missing; or the command is renamed, which `renamed` reports.
+            Err(refusal) if refusal.text().contains("not found") => {
+                knows_all &= !words[0].starts_with("LOCK.");
+            }
+            Err(why) => return Finding::refused(CHECK, &node.address, "ACL DRYRUN", why.text()),
         }
     }
     match worst {
@@ -256,6 +277,7 @@ fn rights(node: &mut Facts, prefix: &str) -> Finding {
             let advice = ("Give the right to the user", SECURITY);
             Finding::new(level, CHECK, format!("{}: user {user}: {text}", node.address), advice)
         }
+        None if !knows_all => Finding::without_module(CHECK, &node.address),
         None => Finding::ok(CHECK, format!("{}: user {user} may run all commands", node.address)),
     }
 }
@@ -263,7 +285,7 @@ fn rights(node: &mut Facts, prefix: &str) -> Finding {
 fn limits(node: &Facts) -> Finding {
     const CHECK: &str = "limits";
     let (Some(timeout), Some(keepalive)) = (node.number("timeout"), node.number("tcp-keepalive")) else {
-        return Finding::skipped(CHECK, "this user may not run CONFIG GET");
+        return unseen_setting(CHECK, node, "timeout");
     };
     let (address, warn) =
         (&node.address, |text: String, what| Finding::new(Warning, CHECK, text, (what, SETTINGS)));
@@ -273,6 +295,9 @@ fn limits(node: &Facts) -> Finding {
     if keepalive == 0 {
         let text = format!("{address} never notices that a client's machine is gone (tcp-keepalive 0)");
         return warn(text, "Set tcp-keepalive 60");
+    }
+    if let Err(why) = &node.info {
+        return Finding::refused(CHECK, address, "INFO", why);
     }
     let nearly = |used: u64, most: u64| most > 0 && used.saturating_mul(100) / most >= FULL_PERCENT;
     let (clients, most) = (node.count("connected_clients"), node.number("maxclients").unwrap_or_default());
@@ -290,8 +315,11 @@ fn limits(node: &Facts) -> Finding {
 }
 
 /// A failover begins after `down-after-milliseconds`. A lease is renewed at its third, and no server answers meanwhile.
-fn sentinel(down_after_ms: u64, options: &Doctor) -> Finding {
+fn sentinel(down_after_ms: Option<u64>, options: &Doctor) -> Finding {
     const CHECK: &str = "sentinel";
+    let Some(down_after_ms) = down_after_ms else {
+        return Finding::skipped(CHECK, "no sentinel answers SENTINEL MASTER");
+    };
     let (down_after, third) = (Duration::from_millis(down_after_ms), options.lease / 3);
     let text = format!("down-after-milliseconds is {}", shown(down_after));
     if down_after > third {
@@ -325,6 +353,9 @@ fn one_server(node: &Facts) -> Finding {
         let text = format!("{} is a replica, which grants nothing", node.address);
         return Finding::new(Error, CHECK, text, advice);
     }
+    if let Err(why) = &node.info {
+        return Finding::refused(CHECK, &node.address, "INFO", why);
+    }
     match node.run_ids.len() {
         0 => Finding::skipped(CHECK, "INFO shows no run_id"),
         1 => Finding::ok(CHECK, format!("{} leads to one server", node.address)),
@@ -345,7 +376,8 @@ fn renamed(node: &mut Facts) -> Finding {
         Err(refusal) if refusal.text().to_ascii_lowercase().contains("unknown command") => {
             return Finding::new(Warning, CHECK, format!("{} lacks COMMAND", node.address), LOST);
         }
-        _ => return Finding::skipped(CHECK, "this user may not run COMMAND INFO"),
+        Err(why) => return Finding::refused(CHECK, &node.address, "COMMAND INFO", why.text()),
+        Ok(_) => return Finding::skipped(CHECK, format!("{} answers COMMAND INFO otherwise", node.address)),
     };
     let missing = |found: &Value| match found {
         Value::Nil => true,
@@ -375,14 +407,23 @@ fn clocks(known: &Known) -> Finding {
             );
         }
     }
-    let ahead: Vec<i128> = known.nodes.iter().filter_map(|node| node.clock_ahead_ms).collect();
-    let (Some(least), Some(most)) = (ahead.iter().min(), ahead.iter().max()) else {
-        return Finding::skipped(CHECK, "this user may not run TIME");
-    };
-    let farthest = ahead.iter().map(|ms| ms.abs()).max().unwrap_or_default();
-    if farthest.max(most - least) > CLOCKS_APART_MS {
+    let ahead = || known.nodes.iter().filter_map(|node| node.clock_ahead_ms.as_ref().ok().copied());
+    let apart = ahead().max().unwrap_or_default() - ahead().min().unwrap_or_default();
+    let farthest = ahead().map(i128::abs).max().unwrap_or_default();
+    if farthest.max(apart) > CLOCKS_APART_MS {
         let advice = ("Run an NTP client on every machine: --min-hold counts on it", TIME);
         return Finding::new(Warning, CHECK, format!("clocks differ by up to {farthest} ms"), advice);
+    }
+    for node in &known.nodes {
+        if let Err(why) = &node.info {
+            return Finding::refused(CHECK, &node.address, "INFO", why);
+        }
+        if node.field("redislock_version").is_none() {
+            return Finding::without_module(CHECK, &node.address);
+        }
+        if let Err(why) = &node.clock_ahead_ms {
+            return Finding::refused(CHECK, &node.address, "TIME", why);
+        }
     }
     Finding::ok(CHECK, "wall clocks agree within a second")
 }

@@ -14,25 +14,25 @@ const PINGS: usize = 100;
 /// The number of connections to compare.
 const CONNECTIONS: usize = 4;
 
-/// The data of one server. A part is missing if the user may not read it.
+/// The data of one server. A part that it refused to show is the text of the refusal.
 pub struct Facts {
     pub address: String,
     pub is_primary: bool,
     pub node: Node,
-    pub info: Option<HashMap<String, String>>,
-    pub config: Option<HashMap<String, String>>,
+    pub info: Result<HashMap<String, String>, String>,
+    pub config: Result<HashMap<String, String>, String>,
     /// The different `run_id`s that several connections to this address have shown.
     pub run_ids: Vec<String>,
     /// The slowest of a hundred round trips, but one.
     pub round_trip: Duration,
     /// By how much its wall clock is ahead of this machine's, in milliseconds.
-    pub clock_ahead_ms: Option<i128>,
+    pub clock_ahead_ms: Result<i128, String>,
 }
 
 impl Facts {
     /// A field of INFO.
     pub fn field(&self, name: &str) -> Option<&str> {
-        self.info.as_ref()?.get(name).map(String::as_str)
+        self.info.as_ref().ok()?.get(name).map(String::as_str)
     }
 
     /// A number in INFO; 0 where it is missing.
@@ -42,7 +42,13 @@ impl Facts {
 
     /// A setting; `None` also if the user may not read it.
     pub fn setting(&self, name: &str) -> Option<&str> {
-        self.config.as_ref()?.get(name).map(String::as_str)
+        self.config.as_ref().ok()?.get(name).map(String::as_str)
+    }
+
+    /// The names of the module's settings: none if the module is missing, or the user may not read them.
+    pub fn module_settings(&self) -> impl Iterator<Item = &str> {
+        let names = self.config.iter().flat_map(HashMap::keys).map(String::as_str);
+        names.filter(|name| name.starts_with("redislock."))
     }
 
     /// A setting that is a number.
@@ -56,8 +62,8 @@ pub struct Known {
     pub nodes: Vec<Facts>,
     /// Nodes that gave no answer, and why.
     pub silent: Vec<(String, String)>,
-    /// Sentinel's down-after, in milliseconds.
-    pub down_after_ms: Option<u64>,
+    /// Sentinel's down-after, in milliseconds; within, `None` if no sentinel shows it. `None` without Sentinel.
+    pub down_after_ms: Option<Option<u64>>,
 }
 
 /// Asks every node. An error if none is known.
@@ -74,12 +80,8 @@ pub fn gather(place: &Place) -> Result<Known, Failure> {
 
 fn facts_of(at: &ConnectionInfo, is_primary: bool) -> Result<Facts, Refusal> {
     let mut node = Node::open(at)?;
-    let info = node.text(&["INFO", "everything"]).ok().map(|text| fields(&text));
-    let config = match node.words(&["CONFIG", "GET", "*"]) {
-        Ok(value) => Some(settings(value)),
-        Err(Refusal::Reply(_)) => None,
-        Err(broken) => return Err(broken),
-    };
+    let info = reply(node.text(&["INFO", "everything"]))?.map(|text| fields(&text));
+    let config = reply(node.words(&["CONFIG", "GET", "*"]))?.map(settings);
     let mut took = Vec::with_capacity(PINGS);
     for _ in 0..PINGS {
         let began = Instant::now();
@@ -88,10 +90,19 @@ fn facts_of(at: &ConnectionInfo, is_primary: bool) -> Result<Facts, Refusal> {
     }
     took.sort();
     let clock_ahead_ms = clock_ahead(&mut node);
-    let run_ids = run_ids(at, info.as_ref());
+    let run_ids = run_ids(at, info.as_ref().ok());
     let round_trip = took[PINGS - 2];
     let address = node.address.clone();
     Ok(Facts { address, is_primary, node, info, config, run_ids, round_trip, clock_ahead_ms })
+}
+
+/// Tells what the server refused from what broke the connection.
+fn reply<T>(result: Result<T, Refusal>) -> Result<Result<T, String>, Refusal> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(Refusal::Reply(text)) => Ok(Err(text)),
+        Err(broken) => Err(broken),
+    }
 }
 
 fn fields(text: &str) -> HashMap<String, String> {
@@ -116,8 +127,13 @@ fn settings(value: Value) -> HashMap<String, String> {
     words.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
 }
 
-fn clock_ahead(node: &mut Node) -> Option<i128> {
-    let Ok(Value::Array(time)) = node.words(&["TIME"]) else { return None };
+fn clock_ahead(node: &mut Node) -> Result<i128, String> {
+    let time = node.words(&["TIME"]).map_err(|why| why.text().to_owned())?;
+    ahead_of_us(&time).ok_or_else(|| format!("it answered {time:?}"))
+}
+
+fn ahead_of_us(time: &Value) -> Option<i128> {
+    let Value::Array(time) = time else { return None };
     let number = |value: &Value| match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).parse::<i128>().ok(),
         _ => None,
@@ -140,10 +156,10 @@ fn run_ids(at: &ConnectionInfo, info: Option<&HashMap<String, String>>) -> Vec<S
 }
 
 /// Returns the value of the first sentinel that answers.
-fn down_after(place: &Place) -> Option<u64> {
+fn down_after(place: &Place) -> Option<Option<u64>> {
     let Place::Sentinel { sentinels, service, .. } = place else { return None };
-    sentinels.iter().find_map(|sentinel| {
+    Some(sentinels.iter().find_map(|sentinel| {
         let reply = Node::open(sentinel).ok()?.words(&["SENTINEL", "MASTER", service]).ok()?;
         settings(reply).get("down-after-milliseconds")?.parse().ok()
-    })
+    }))
 }

@@ -16,9 +16,9 @@ use crate::target::Place;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Ok,
-    /// The user may not see what the check needs.
-    Skipped,
     Warning,
+    /// The check could not be made, so it might have found an error.
+    Skipped,
     Error,
 }
 
@@ -52,6 +52,18 @@ impl Finding {
         Self { check, level: Level::Skipped, text: text.into(), advice: None }
     }
 
+    /// A server refused a command that the check needs.
+    pub fn refused(check: &'static str, address: &str, command: &str, why: &str) -> Self {
+        const RIGHTS: &str = "docs/reference/tool.md#redislock-doctor";
+        let text = format!("{address} refused {command} ({why})");
+        Self::new(Level::Skipped, check, text, ("Allow this user to run it", RIGHTS))
+    }
+
+    /// The check is about the module, which a server does not have.
+    pub fn without_module(check: &'static str, address: &str) -> Self {
+        Self::skipped(check, format!("{address} has no module redislock"))
+    }
+
     pub fn new(
         level: Level,
         check: &'static str,
@@ -62,7 +74,7 @@ impl Finding {
     }
 }
 
-/// Makes all checks. Returns 0, 1 if there are warnings, 2 if there are errors.
+/// Makes all checks. Returns 0, 1 if there are warnings, 2 if there are errors, and otherwise 3 if any was skipped.
 pub fn doctor(options: &Doctor, is_from_environment: bool) -> Result<u8, Failure> {
     let place = Place::of(&options.server, is_from_environment)?;
     let mut facts = facts::gather(&place)?;
@@ -73,9 +85,10 @@ pub fn doctor(options: &Doctor, is_from_environment: bool) -> Result<u8, Failure
     let worst = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
     print(if options.json { as_json(&findings) } else { as_lines(&findings) }.as_bytes());
     Ok(match worst {
-        Level::Ok | Level::Skipped => 0,
+        Level::Ok => 0,
         Level::Warning => 1,
         Level::Error => 2,
+        Level::Skipped => 3,
     })
 }
 

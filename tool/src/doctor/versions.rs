@@ -11,6 +11,9 @@ const TESTED: &[(&str, &[(u32, u32)])] =
 
 /// A server that is known for a bug, or for none.
 pub fn server(node: &Facts) -> Finding {
+    if let Err(why) = &node.info {
+        return Finding::refused(CHECK, &node.address, "INFO", why);
+    }
     let (name, version) = match (node.field("valkey_version"), node.field("redis_version")) {
         (Some(version), _) => ("Valkey", version),
         (None, Some(version)) => ("Redis", version),
