@@ -7,6 +7,7 @@
  */
 
 import type { Admission } from "./admission.js";
+import type { Call } from "./base.js";
 import { deadlineOf, now, pauseBefore } from "./clock.js";
 import { acquireCommand, type Request, routingKey, tokenOf } from "./commands.js";
 import {
@@ -75,7 +76,6 @@ export interface Context {
 export class Attempt {
   readonly #context: Context;
   readonly #key: string;
-  readonly #began = now();
   /** The end of the caller's wait, and the end of the attempt in any case. */
   readonly #until: number;
   readonly #end: number;
@@ -110,14 +110,14 @@ export class Attempt {
     context: Context,
     readonly request: Request,
     wait: number | undefined,
-    /** Called once when no server replies. Without it, the attempt fails then. */
-    readonly troubled: ((error: Error) => void) | undefined,
+    /** If it has `troubled`, that is called once when no server replies. Otherwise, the attempt fails then. */
+    readonly call: Call,
   ) {
     this.#context = context;
     this.#key = routingKey(request.keys);
-    this.#trouble = new Trouble(context, request.names, this.#key, this.#began);
+    this.#trouble = new Trouble(context, request.names, this.#key, call.began);
     this.#waits = wait !== 0;
-    this.#until = this.#began + (wait ?? Number.POSITIVE_INFINITY);
+    this.#until = call.began + (wait ?? Number.POSITIVE_INFINITY);
     this.#end = this.#until + (this.#waits ? OVERTIME_MS : Math.min(context.serverTimeout, OVERTIME_MS));
   }
 
@@ -136,11 +136,12 @@ export class Attempt {
     // once.
     const entry = keys.length === 1 && this.#waits && !isNamed ? this.#context.admission.join(this.#key) : undefined;
     try {
-      if (entry !== undefined && !entry.hasTurn) await this.#enter(entry);
+      const isLate = entry !== undefined && !entry.hasTurn;
+      if (isLate) await this.#enter(entry);
       const mayHold = this.#context.loose.take(owner, keys);
       this.#isBound = this.#hasPlace = mayHold !== undefined;
       this.#known = mayHold === true;
-      const answer = await this.#ask();
+      const answer = await this.#ask(0, isLate ? now() : this.call.began);
       const grant = typeof answer === "object" ? answer : await this.#untilGranted(answer);
       this.#isGranted = true;
       return grant;
@@ -161,6 +162,7 @@ export class Attempt {
   /** Waits until it may join the server's queue. */
   async #enter(entry: Seat): Promise<void> {
     this.#isOutside = this.#hasWaited = true;
+    this.call.vigil?.start();
     this.#context.waits(this.request);
     await this.#inTime(entry.next(), this.#until, () => this.#trouble.tooLate());
     this.#isOutside = false;
@@ -189,6 +191,7 @@ export class Attempt {
 
   /** Asks and waits until the lock is granted, given the first answer. */
   async #untilGranted(first: Answer): Promise<Grant> {
+    this.call.vigil?.start();
     for (let answer = first, failures = 0; ; answer = await this.#ask(failures)) {
       if (typeof answer === "object") return answer;
       if (answer === "failed") {
@@ -211,7 +214,7 @@ export class Attempt {
       if (each.#isOutside && each.#key === this.#key) each.#unheardOutside(this.#trouble);
     }
     if (this.#mayFail) throw this.#trouble.unreached();
-    if (!this.#isReported) this.troubled?.(this.#trouble.unreached());
+    if (!this.#isReported) this.call.troubled?.(this.#trouble.unreached());
     this.#isReported = true;
   }
 
@@ -225,7 +228,7 @@ export class Attempt {
   }
 
   get #mayFail(): boolean {
-    return this.troubled === undefined && this.#until === Number.POSITIVE_INFINITY;
+    return this.call.troubled === undefined && this.#until === Number.POSITIVE_INFINITY;
   }
 
   #left(): number {
@@ -233,10 +236,9 @@ export class Attempt {
   }
 
   /** Asks over the user's client, or over another route: see `Route`. */
-  async #ask(failures = 0): Promise<Answer> {
+  async #ask(failures: number, sentAt = now()): Promise<Answer> {
     const { route, most, serverTimeout } = this.#context;
     if (route.isClosed) throw this.#trouble.closedClient();
-    const sentAt = now();
     const isQueued = this.request.names.length === 1 && this.#waits && this.#until > sentAt;
     // The short lease limits the harm of a client that dies just after a queued grant. Later requests ask for the whole
     // lease.
@@ -249,13 +251,16 @@ export class Attempt {
     this.#known = true;
     const command = () => this.#unstopped(words);
     const isOver = this.#isBound || (route.isFit && !(route.driver.isCluster && failures % 2 === 1));
-    const asking = isOver ? route.over(this.#key, command) : route.around(this.#key, command);
+    const asking = isOver ? route.over(this.#key, command, sentAt) : route.around(this.#key, command);
     this.#underway = before ? undefined : asking;
     let token: number | undefined;
+    let time: number;
     try {
-      token = tokenOf(await this.#firstReply(asking, command, until, isOver && !this.#isBound));
+      const patience = isOver && !this.#isBound ? sentAt + route.patience : undefined;
+      token = tokenOf(await this.#firstReply(asking, command, until, patience));
+      time = now();
       this.#underway = undefined;
-      this.#trouble.answered();
+      this.#trouble.answered(time);
       this.#isReported = false;
     } catch (error) {
       this.#heedLater(asking);
@@ -273,7 +278,7 @@ export class Attempt {
       return "taken";
     }
     // The reply took as long as the lease. The server may still hold the lock for us, so the same owner asks again.
-    const isOverdue = this.#waits && now() >= deadlineOf(sentAt, this.request.lease) && this.#left() > 0;
+    const isOverdue = this.#waits && time >= deadlineOf(sentAt, this.request.lease) && this.#until > time;
     return isShort || isOverdue ? "over" : { token, sentAt };
   }
 
@@ -284,11 +289,10 @@ export class Attempt {
     return words;
   }
 
-  /** Returns the first reply. If the client is silent, the request is also sent over another route. */
-  #firstReply(asking: Promise<unknown>, command: Command, until: number, mayGoAround: boolean): Promise<unknown> {
-    const { route } = this.#context;
-    if (!mayGoAround || route.driver.isCluster) return this.#inTime(asking, until);
-    return this.#inTime(asking, Math.min(until, now() + route.patience), () =>
+  /** Returns the first reply. If the client is silent until `patience`, the request also goes over another route. */
+  #firstReply(asking: Promise<unknown>, command: Command, until: number, patience: number | undefined): Promise<unknown> {
+    if (patience === undefined || this.#context.route.driver.isCluster) return this.#inTime(asking, until);
+    return this.#inTime(asking, Math.min(until, patience), () =>
       now() >= until ? lateReply() : this.#orAround(asking, command, until),
     );
   }

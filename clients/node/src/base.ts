@@ -111,6 +111,15 @@ export type Body<T> = (hold: Hold) => Promise<T> | T;
 /** Called once, instead of failing, when no server has answered a waiting request for the whole `serverTimeout`. */
 export type Troubled = (error: Error) => void;
 
+/** What a request needs to know of the call that made it. */
+export interface Call {
+  /** The time of the call. */
+  readonly began: number;
+  readonly troubled: Troubled | undefined;
+  /** Logs a long wait, once it is started. */
+  readonly vigil: Vigil | undefined;
+}
+
 /** A description of the lock to acquire. */
 export interface Wanted {
   readonly names: readonly string[];
@@ -377,9 +386,9 @@ export abstract class Base implements AsyncDisposable {
     const wished = options.lease ?? this.lease;
     const lease = Math.min(Math.max(wished, minHold ?? 0), maxHold ?? Number.POSITIVE_INFINITY);
     const began = now();
-    const { keeper, granting } = this.request(wanted, lease, options, troubled);
+    const vigil = options.wait === 0 ? undefined : this.#watch(names, began);
+    const { keeper, granting } = this.request(wanted, lease, options, { began, troubled, vigil });
     guarded(() => this.#hooks.requested?.({ names }));
-    const vigil = options.wait === 0 ? undefined : this.#watch(names);
     let grant: Grant;
     stayAlive();
     try {
@@ -428,11 +437,10 @@ export abstract class Base implements AsyncDisposable {
     return hold;
   }
 
-  /** Logs a long wait. */
-  #watch(names: readonly string[]): Vigil {
+  #watch(names: readonly string[], began: number): Vigil {
     const ownHold = () =>
       [...this.#lives].find(({ keeper }) => keeper.names.some((name) => names.includes(name)))?.keeper.owner;
-    return new Vigil(this.journal, names, { ownHold, holder: (name) => this.holderOf(name) });
+    return new Vigil(this.journal, names, began, { ownHold, holder: (name) => this.holderOf(name) });
   }
 
   /** Refuses `minHold` if the server cannot enforce it. */
@@ -445,7 +453,7 @@ export abstract class Base implements AsyncDisposable {
     wanted: Wanted,
     lease: number,
     options: AcquireOptions,
-    troubled: Troubled | undefined,
+    call: Call,
   ): { keeper: Keeper; granting: Promise<Grant> };
   protected abstract stopAttempts(error: Error): void;
   protected abstract closeConnections(): void;

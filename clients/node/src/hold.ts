@@ -38,7 +38,7 @@ export class Hold implements AsyncDisposable {
   #terms: Terms;
   #told: Told;
   #renewAt: number;
-  #listenAt = now() + LISTEN_AFTER_MS;
+  #listenAt: number;
   /** True if the hold must not be garbage-collected before it ends. */
   #isKept: boolean;
   #renewing: Promise<boolean> | undefined;
@@ -76,7 +76,9 @@ export class Hold implements AsyncDisposable {
     this.names = keeper.names;
     this.#lease = terms.lease;
     this.#end = grant.sentAt + (terms.maxHold ?? Number.POSITIVE_INFINITY);
-    this.#life = new Life(this, keeper, told, grant, terms);
+    const time = now();
+    this.#life = new Life(this, keeper, told, grant, terms, time);
+    this.#listenAt = time + LISTEN_AFTER_MS;
     // A hold without renewals ends soon. Any other can be forgotten once it has lasted for a moment.
     this.#isKept = !terms.renew;
     this.#renewAt = terms.renew ? renewalOf(grant.sentAt, terms.first) : Number.POSITIVE_INFINITY;
@@ -285,7 +287,7 @@ export class Hold implements AsyncDisposable {
     stayAlive();
     try {
       let attempt = 0;
-      let verdict = await life.tryRelease(attempt, cuts, until);
+      let verdict = await life.tryRelease(attempt, cuts, until, time);
       while (verdict === "again" && !this.#keeper.isClosed && now() < Math.min(until, life.deadline)) {
         await pause(releasePause(attempt));
         verdict = await life.tryRelease(++attempt, cuts, until);

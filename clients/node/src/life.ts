@@ -93,11 +93,12 @@ export class Life {
     readonly told: Told,
     grant: Grant,
     { first, minHold = 0 }: Terms,
+    began: number,
   ) {
     this.#kept = hold;
     this.token = grant.token;
     this.deadline = deadlineOf(grant.sentAt, first);
-    this.parkedUntil = now() + minHold;
+    this.parkedUntil = began + minHold;
   }
 
   /** The hold, unless it was garbage-collected. */
@@ -146,9 +147,8 @@ export class Life {
   }
 
   /** Asks the servers once. */
-  async tryRelease(attempt: number, cuts: number, until = Number.POSITIVE_INFINITY): Promise<Verdict> {
+  async tryRelease(attempt: number, cuts: number, until = Number.POSITIVE_INFINITY, sentAt = now()): Promise<Verdict> {
     const late = () => new ConnectionFailedError(`no reply from ${this.keeper.where} to a release`);
-    const sentAt = now();
     const left = Math.ceil(this.parkedUntil - sentAt);
     const rest = left > 0 ? Math.max(left, SHORTEST_LEASE_MS) : 0;
     try {

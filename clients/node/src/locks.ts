@@ -4,7 +4,7 @@ import { inspect } from "node:util";
 
 import { Attempt, type Context } from "./acquire.js";
 import { Admission } from "./admission.js";
-import { type AcquireOptions, Base, type BaseOptions, Lock, type Troubled, type Wanted } from "./base.js";
+import { type AcquireOptions, Base, type BaseOptions, type Call, Lock, type Wanted } from "./base.js";
 import { now, pauseBefore } from "./clock.js";
 import { fenceCommand, freshOwner, type Kind, type Request, releaseCommand, renewCommand, routingKey } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
@@ -257,12 +257,12 @@ export class Locks extends Base {
     return shown(version);
   }
 
-  protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled?: Troubled) {
+  protected request(wanted: Wanted, lease: number, options: AcquireOptions, call: Call) {
     const { owner = freshOwner(this.label), wait, signal } = options;
     const { names, kind, limit } = wanted;
     const keys = names.map((name) => this.prefix + name);
     const request: Request = { names, keys, kind, limit, owner, isNamed: options.owner !== undefined, lease };
-    const attempt = new Attempt(this.#context, request, wait, troubled);
+    const attempt = new Attempt(this.#context, request, wait, call);
     const keeper: Keeper = new ServerKeeper(request, this.#route, this.#ears, this.#loose);
     const granting: Promise<Grant> = attempt.run(signal);
     return { keeper, granting };

@@ -3,7 +3,7 @@
 import { randomUUID } from "node:crypto";
 import { inspect } from "node:util";
 
-import { type AcquireOptions, Base, type BaseOptions, type Troubled, type Wanted } from "./base.js";
+import { type AcquireOptions, Base, type BaseOptions, type Call, type Wanted } from "./base.js";
 import { deadlineOf, now } from "./clock.js";
 import {
   acquireCommand,
@@ -197,13 +197,13 @@ export class Redlock extends Base {
     this.#needed = Math.floor(clients.length / 2) + 1;
   }
 
-  protected request(wanted: Wanted, lease: number, options: AcquireOptions, troubled?: Troubled) {
+  protected request(wanted: Wanted, lease: number, options: AcquireOptions, call: Call) {
     // A release names no token here, since servers may have another one. It must not end the owner's next hold.
     const owner = options.owner === undefined ? freshOwner(this.label) : `${beginningOf(options.owner)}:${randomUUID()}`;
     const keys = wanted.names.map((name) => this.prefix + name);
     const request: Request = { ...wanted, keys, owner, isNamed: false, lease };
     const keeper = new MajorityKeeper(this.#servers, request);
-    const granting = this.#untilGranted(keeper, options, troubled);
+    const granting = this.#untilGranted(keeper, options, call);
     return { keeper, granting };
   }
 
@@ -230,7 +230,7 @@ export class Redlock extends Base {
   async #untilGranted(
     keeper: MajorityKeeper,
     { wait, signal }: AcquireOptions,
-    troubled: Troubled | undefined,
+    call: Call,
   ): Promise<Grant> {
     const stop = new Stop();
     if (signal?.aborted) throw abortOf(signal);
@@ -238,7 +238,7 @@ export class Redlock extends Base {
     this.#stops.add(stop);
     let granted = false;
     try {
-      const grant = await this.#attempts(keeper, wait, stop, troubled);
+      const grant = await this.#attempts(keeper, wait, stop, call);
       granted = true;
       return grant;
     } finally {
@@ -252,11 +252,11 @@ export class Redlock extends Base {
     keeper: MajorityKeeper,
     wait: number | undefined,
     stop: Stop,
-    troubled: Troubled | undefined,
+    { began, troubled, vigil }: Call,
   ): Promise<Grant> {
-    const until = now() + (wait ?? Number.POSITIVE_INFINITY);
+    const until = began + (wait ?? Number.POSITIVE_INFINITY);
     const { names, owner } = keeper.request;
-    let heardAt = now();
+    let heardAt = began;
     for (let number = 0; ; number++) {
       // The remains of an earlier attempt, or its late release, must not touch this one.
       if (isOutOfReach(this.#servers)) {
@@ -278,7 +278,10 @@ export class Redlock extends Base {
         heardAt = Number.POSITIVE_INFINITY; // it is told once
         troubled?.(this.#late(names, outcome));
       }
-      if (number === 0) this.waits(names, owner);
+      if (number === 0) {
+        vigil?.start();
+        this.waits(names, owner);
+      }
       await stop.unless(pause(Math.min(Math.random() * PAUSE_MS, Math.max(until - now(), 0))));
     }
   }

@@ -42,7 +42,7 @@ export class Route {
   readonly #unanswered: { readonly sentAt: number }[] = [];
   /** True if the last request over the client failed without a reply. */
   #hasFailed = false;
-  #astrayUntil = Number.NEGATIVE_INFINITY;
+  #astrayUntil: number | undefined;
   readonly #own = new Map<string, Own>();
   /** Consecutive failed attempts to connect, and why and until when no further one is made. */
   #failures = 0;
@@ -66,7 +66,11 @@ export class Route {
     if (isCluster) return true;
     const [oldest] = this.#unanswered;
     const isSilent = oldest !== undefined && now() - oldest.sentAt > SILENT_MS;
-    return !isSilent && !(this.#hasFailed && state !== "ready") && now() >= this.#astrayUntil;
+    return !isSilent && !(this.#hasFailed && state !== "ready") && !this.#isAstray;
+  }
+
+  get #isAstray(): boolean {
+    return this.#astrayUntil !== undefined && now() < this.#astrayUntil;
   }
 
   /**
@@ -87,10 +91,10 @@ export class Route {
   }
 
   /** Sends a command over the client, or around it if its server is not the primary. */
-  async over(key: string, command: Command): Promise<unknown> {
+  async over(key: string, command: Command, sentAt = now()): Promise<unknown> {
     const words = command();
     if (words === undefined) return 1;
-    const request = { sentAt: now() };
+    const request = { sentAt };
     this.#unanswered.push(request);
     try {
       const value = await this.driver.send(key, words);

@@ -29,13 +29,13 @@ export class Trouble {
   }
 
   /** Records that a server has replied. */
-  heard(): void {
-    this.#heardAt = now();
+  heard(at = now()): void {
+    this.#heardAt = at;
   }
 
   /** Records that the last request was answered. */
-  answered(): void {
-    this.heard();
+  answered(at: number): void {
+    this.heard(at);
     this.#last = this.#refusal = undefined;
   }
 

@@ -1,6 +1,5 @@
 /** Logs a long wait, with the holder of the lock. */
 
-import { now } from "./clock.js";
 import { type Journal, quoted } from "./journal.js";
 import { type Entry, scheduler } from "./scheduler.js";
 
@@ -18,20 +17,24 @@ interface Sources {
 }
 
 export class Vigil {
-  #entry: Entry;
-  readonly #began = now();
+  #entry: Entry | undefined;
   #isOver = false;
 
   constructor(
     readonly journal: Journal,
     readonly names: readonly string[],
+    /** The time since which it waits. */
+    readonly began: number,
     readonly sources: Sources,
-  ) {
-    this.#entry = scheduler.at(this.#began + OWN_MS, () => {
-      const owner = sources.ownHold();
+  ) {}
+
+  /** Called when the lock was not granted at once. */
+  start(): void {
+    this.#entry ??= scheduler.at(this.began + OWN_MS, () => {
+      const owner = this.sources.ownHold();
       if (owner !== undefined) {
         const why = "a task that waits for what it holds itself waits for ever";
-        journal.log("info", `waiting for ${quoted(names)}, which this very Locks holds (${owner}): ${why}`);
+        this.journal.log("info", `waiting for ${quoted(this.names)}, which this very Locks holds (${owner}): ${why}`);
       }
       this.#next(LONG_MS);
     });
@@ -43,7 +46,7 @@ export class Vigil {
   }
 
   #next(after: number): void {
-    this.#entry = scheduler.at(this.#began + after, () => {
+    this.#entry = scheduler.at(this.began + after, () => {
       void this.#report(after);
       this.#next(2 * after);
     });
