@@ -236,7 +236,7 @@ export class Attempt {
   }
 
   /** Asks over the user's client, or over another route: see `Route`. */
-  async #ask(failures: number, sentAt = now()): Promise<Answer> {
+  #ask(failures: number, sentAt = now()): Promise<Answer> {
     const { route, most, serverTimeout } = this.#context;
     if (route.isClosed) throw this.#trouble.closedClient();
     const isQueued = this.request.names.length === 1 && this.#waits && this.#until > sentAt;
@@ -253,33 +253,39 @@ export class Attempt {
     const isOver = this.#isBound || (route.isFit && !(route.driver.isCluster && failures % 2 === 1));
     const asking = isOver ? route.over(this.#key, command, sentAt) : route.around(this.#key, command);
     this.#underway = before ? undefined : asking;
-    let token: number | undefined;
-    let time: number;
-    try {
-      const patience = isOver && !this.#isBound ? sentAt + route.patience : undefined;
-      token = tokenOf(await this.#firstReply(asking, command, until, patience));
-      time = now();
+    const patience = isOver && !this.#isBound ? sentAt + route.patience : undefined;
+    const answered = (reply: unknown): Answer => {
+      const token = tokenOf(reply);
+      const time = now();
       this.#underway = undefined;
       this.#trouble.answered(time);
       this.#isReported = false;
-    } catch (error) {
+      this.#isPromised = isShort && token !== undefined;
+      if (token === undefined) {
+        // A request without QUEUE keeps the position of an earlier one, and cannot settle whether an unanswered one was
+        // granted.
+        this.#known = before;
+        this.#hasPlace ||= isQueued;
+        return "taken";
+      }
+      // The reply took as long as the lease. The server may still hold the lock for us, so the same owner asks again.
+      const isOverdue = this.#waits && time >= deadlineOf(sentAt, this.request.lease) && this.#until > time;
+      return isShort || isOverdue ? "over" : { token, sentAt };
+    };
+    const failed = (error: unknown): Answer => {
       this.#heedLater(asking);
       if (!(error instanceof Stopped)) this.#underway = undefined;
       // A refused request grants nothing, and a release would end what the owner holds by another request.
       if (!(error instanceof LockError) && !mayPass(meaningOf(error))) this.#known = before;
       return this.#failed(error);
-    }
-    this.#isPromised = isShort && token !== undefined;
-    if (token === undefined) {
-      // A request without QUEUE keeps the position of an earlier one, and cannot settle whether an unanswered one was
-      // granted.
-      this.#known = before;
-      this.#hasPlace ||= isQueued;
-      return "taken";
-    }
-    // The reply took as long as the lease. The server may still hold the lock for us, so the same owner asks again.
-    const isOverdue = this.#waits && time >= deadlineOf(sentAt, this.request.lease) && this.#until > time;
-    return isShort || isOverdue ? "over" : { token, sentAt };
+    };
+    return this.#firstReply(asking, command, until, patience).then((reply) => {
+      try {
+        return answered(reply);
+      } catch (error) {
+        return failed(error);
+      }
+    }, failed);
   }
 
   /** Sends nothing once the caller has left. */

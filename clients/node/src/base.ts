@@ -179,7 +179,8 @@ export class Lock {
     const detach = options.signal === undefined ? undefined : hold.follow(options.signal);
     let outcome: { value: T } | { error: unknown };
     try {
-      outcome = { value: await this.#locks.work(hold, body) };
+      const working = this.#locks.work(hold, body);
+      outcome = { value: isPromise(working) ? await working : working };
     } catch (error) {
       outcome = { error };
     }
@@ -191,6 +192,10 @@ export class Lock {
     return outcome.value;
   }
 }
+
+/** Returns true for a promise of any library and realm. */
+const isPromise = (value: unknown): value is PromiseLike<unknown> =>
+  typeof (value as { then?: unknown } | null | undefined)?.then === "function";
 
 /** Resolves when all pending callbacks have run. */
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
@@ -363,10 +368,14 @@ export abstract class Base implements AsyncDisposable {
   }
 
   /** @internal Runs this work under a hold. `close` waits for its end, unless the work itself calls `close`. */
-  work<T>(hold: Hold, body: Body<T>): Promise<T> {
+  work<T>(hold: Hold, body: Body<T>): Promise<T> | T {
     const life = lifeOf(hold);
-    const working = under.run([...(under.getStore() ?? []), life], async () => body(hold));
-    this.#bodies.set(life, working);
+    const working = under.run([...(under.getStore() ?? []), life], () => {
+      const result = body(hold);
+      // A query of some libraries is sent each time that its `then` is called, so that is done once.
+      return isPromise(result) ? Promise.resolve(result) : result;
+    });
+    if (isPromise(working)) this.#bodies.set(life, working);
     return working;
   }
 

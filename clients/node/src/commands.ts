@@ -62,6 +62,9 @@ export function renewCommand(name: string, owner: string, lease: number, token: 
 export const fenceCommand = (name: string, token?: number): string[] =>
   token === undefined ? ["LOCK.FENCE", name] : ["LOCK.FENCE", name, String(token)];
 
+/** Returns true if a server replied 1: there was such a hold. Drivers may return integers as text. */
+export const isOne = (reply: unknown): boolean => Number(reply) === 1;
+
 /** Returns the token of a grant, or undefined for nil. Drivers may return integers as text. */
 export function tokenOf(reply: unknown): number | undefined {
   if (reply === null || reply === undefined) return undefined;

@@ -11,7 +11,7 @@ import {
   ownOf,
 } from "./errors.js";
 import { isReply, quoted } from "./journal.js";
-import { type Grant, isFinal, type Keeper, Life, releasePause, RENEW_PAUSE_MS, type Terms, type Told } from "./life.js";
+import { type Grant, isFinal, type Keeper, Life, releasePause, RENEW_PAUSE_MS, type Terms, type Told, type Verdict } from "./life.js";
 import { checkLease, SHORTEST_LEASE_MS } from "./rules.js";
 import { awake, mayEnd, pause, stayAlive } from "./scheduler.js";
 import { onAbort } from "./signals.js";
@@ -270,36 +270,40 @@ export class Hold implements AsyncDisposable {
   }
 
   /** Releases the lock, once. Never rejects: a server's refusal is returned. */
-  async #release(): Promise<boolean | LockError> {
+  #release(): Promise<boolean | LockError> {
     const life = this.#life;
-    this.#life.stop();
+    life.stop();
     // The timer may be late if the program was busy until now.
     const time = now();
     if (time >= life.deadline) this.#expire();
     if (this.#loss !== undefined) {
       // Releases the names that were not lost, and those that the server still counts as held.
       this.#told.background(life.giveUp(0));
-      return false;
+      return Promise.resolve(false);
     }
     const { cuts } = this.#keeper;
     const until = time + RELEASE_MS;
     const settle = this.#keeper.loosen();
     stayAlive();
-    try {
-      let attempt = 0;
-      let verdict = await life.tryRelease(attempt, cuts, until, time);
-      while (verdict === "again" && !this.#keeper.isClosed && now() < Math.min(until, life.deadline)) {
-        await pause(releasePause(attempt));
-        verdict = await life.tryRelease(++attempt, cuts, until);
-      }
-      if (!isFinal(verdict)) this.#told.background(life.giveUp(attempt + 1));
+    const end = (verdict: Verdict, attempts: number) => {
+      mayEnd();
+      if (!isFinal(verdict)) this.#told.background(life.giveUp(attempts));
       settle();
       if (verdict === "gone") this.#lose("release", "it had ended before its release");
       else this.#told.ended(this, "released");
       return verdict instanceof LockError ? verdict : verdict === "held";
-    } finally {
-      mayEnd();
-    }
+    };
+    const again = async () => {
+      let verdict: Verdict = "again";
+      let attempt = 0;
+      while (verdict === "again" && !this.#keeper.isClosed && now() < Math.min(until, life.deadline)) {
+        await pause(releasePause(attempt));
+        verdict = await life.tryRelease(++attempt, cuts, until);
+      }
+      return end(verdict, attempt + 1);
+    };
+    // Each release passes here, so this is no async function: that would create a promise more.
+    return life.tryRelease(0, cuts, until, time).then((verdict) => (verdict === "again" ? again() : end(verdict, 1)));
   }
 
   /** Sets the timer for what comes next. */

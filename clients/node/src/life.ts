@@ -1,6 +1,7 @@
 /** The data of a hold, apart from the hold itself, so that a forgotten hold can be garbage-collected. */
 
 import { deadlineOf, now } from "./clock.js";
+import { isOne } from "./commands.js";
 import { ConnectionFailedError, isOverwritten, LockError, type LockLostError, mayPass, meaningOf } from "./errors.js";
 import type { Hold } from "./hold.js";
 import { SHORTEST_LEASE_MS } from "./rules.js";
@@ -16,10 +17,10 @@ export interface Keeper {
    */
   renew(lease: number, token: number, attempt: number): Promise<boolean>;
   /**
-   * Releases the lock, which stays taken for `rest` more milliseconds if `rest` is not 0. False if the hold had ended.
-   * Rejects if the servers could not be asked, as in earlier attempts.
+   * Releases the lock, which stays taken for `rest` more milliseconds if `rest` is not 0. Resolves with 1 or true, or
+   * with something else if the hold had ended. Rejects if the servers could not be asked, as in earlier attempts.
    */
-  release(token: number, attempt: number, rest: number): Promise<boolean>;
+  release(token: number, attempt: number, rest: number): Promise<unknown>;
   /**
    * Makes repeated releases stop if the owner asks for the same names again. Returns a function to call if there is no
    * release.
@@ -147,19 +148,20 @@ export class Life {
   }
 
   /** Asks the servers once. */
-  async tryRelease(attempt: number, cuts: number, until = Number.POSITIVE_INFINITY, sentAt = now()): Promise<Verdict> {
+  tryRelease(attempt: number, cuts: number, until = Number.POSITIVE_INFINITY, sentAt = now()): Promise<Verdict> {
     const late = () => new ConnectionFailedError(`no reply from ${this.keeper.where} to a release`);
     const left = Math.ceil(this.parkedUntil - sentAt);
     const rest = left > 0 ? Math.max(left, SHORTEST_LEASE_MS) : 0;
-    try {
-      const held = await within(this.keeper.release(this.token, attempt, rest), Math.min(sentAt + ANSWER_MS, until), late);
+    const asking = this.keeper.release(this.token, attempt, rest);
+    return within(asking, Math.min(sentAt + ANSWER_MS, until), late).then(
       // If the first reply was lost, a repeated release finds no hold.
-      return held || attempt > 0 || this.keeper.cuts !== cuts ? "held" : "gone";
-    } catch (error) {
-      const meaning = meaningOf(error);
-      if (isOverwritten(meaning)) return "gone";
-      return meaning instanceof ConnectionFailedError ? "again" : meaning;
-    }
+      (reply) => (isOne(reply) || attempt > 0 || this.keeper.cuts !== cuts ? "held" : "gone"),
+      (error: unknown) => {
+        const meaning = meaningOf(error);
+        if (isOverwritten(meaning)) return "gone";
+        return meaning instanceof ConnectionFailedError ? "again" : meaning;
+      },
+    );
   }
 }
 

@@ -6,7 +6,7 @@ import { Attempt, type Context } from "./acquire.js";
 import { Admission } from "./admission.js";
 import { type AcquireOptions, Base, type BaseOptions, type Call, Lock, type Wanted } from "./base.js";
 import { now, pauseBefore } from "./clock.js";
-import { fenceCommand, freshOwner, type Kind, type Request, releaseCommand, renewCommand, routingKey } from "./commands.js";
+import { fenceCommand, freshOwner, isOne, type Kind, type Request, releaseCommand, renewCommand, routingKey } from "./commands.js";
 import type { Client, Driver, IoredisClient, NodeRedisClient } from "./driver.js";
 import { Ears } from "./ears.js";
 import {
@@ -103,10 +103,10 @@ class ServerKeeper implements Keeper {
   }
 
   renew(lease: number, token: number, attempt: number): Promise<boolean> {
-    return this.#each((key) => renewCommand(key, this.owner, lease, token), attempt);
+    return this.#each((key) => renewCommand(key, this.owner, lease, token), attempt).then(isOne);
   }
 
-  release(token: number, attempt: number, rest: number): Promise<boolean> {
+  release(token: number, attempt: number, rest: number): Promise<unknown> {
     return this.#each((key) => {
       if (attempt > 0 && this.#taken.has(key)) return undefined;
       return rest > 0 ? renewCommand(key, this.owner, rest, token) : releaseCommand(key, this.owner, token);
@@ -124,17 +124,15 @@ class ServerKeeper implements Keeper {
     };
   }
 
-  /** Sends a command for each key, if there is one by then. Returns true if all were answered with 1. */
-  #each(command: (key: string) => readonly string[] | undefined, attempt: number): Promise<boolean> {
+  /** Sends a command for each key, if there is one by then. Resolves with 1 or true if all were answered with 1. */
+  #each(command: (key: string) => readonly string[] | undefined, attempt: number): Promise<unknown> {
     const { keys } = this.request;
     const send = (key: string) => this.route.send(key, () => command(key), attempt);
     const [only] = keys;
-    if (keys.length === 1 && only !== undefined) return send(only).then(isOne);
+    if (keys.length === 1 && only !== undefined) return send(only);
     return Promise.all(keys.map(send)).then((replies) => replies.every(isOne));
   }
 }
-
-const isOne = (reply: unknown): boolean => Number(reply) === 1;
 
 /** The time limit for a server to say who holds a lock. */
 const HOLDER_MS = 2000;
@@ -208,8 +206,8 @@ export class Locks extends Base {
   async checkToken(name: string, token: number): Promise<void> {
     checkName(name);
     checkToken(token);
-    const reply = await this.#truth(name, (key) => fenceCommand(key, token), (answer) => Number(answer) !== 1);
-    if (Number(reply) !== 1) throw new FencedError(`the token ${token} is not that of a live hold of '${name}'`);
+    const reply = await this.#truth(name, (key) => fenceCommand(key, token), (answer) => !isOne(answer));
+    if (!isOne(reply)) throw new FencedError(`the token ${token} is not that of a live hold of '${name}'`);
   }
 
   /**

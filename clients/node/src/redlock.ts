@@ -9,6 +9,7 @@ import {
   acquireCommand,
   fenceCommand,
   freshOwner,
+  isOne,
   type Request,
   releaseCommand,
   renewCommand,
@@ -145,7 +146,7 @@ class MajorityKeeper implements Keeper {
     const troubles: unknown[] = [];
     const asking = servers.map((server) => ask(server, this.#name, words, lease));
     for (const vote of await Promise.allSettled(asking)) {
-      if (vote.status === "fulfilled" && Number(vote.value) === 1) yes++;
+      if (vote.status === "fulfilled" && isOne(vote.value)) yes++;
       else if (vote.status === "fulfilled" || isOverwritten(meaningOf(vote.reason))) no++;
       else troubles.push(vote.reason);
     }

@@ -91,33 +91,46 @@ export class Route {
   }
 
   /** Sends a command over the client, or around it if its server is not the primary. */
-  async over(key: string, command: Command, sentAt = now()): Promise<unknown> {
-    const words = command();
-    if (words === undefined) return 1;
+  over(key: string, command: Command, sentAt = now()): Promise<unknown> {
     const request = { sentAt };
-    this.#unanswered.push(request);
+    // Each request passes here, so this is no async function: that would create a promise more.
     try {
-      const value = await this.driver.send(key, words);
-      this.#answered(request);
-      this.#hasFailed = false;
-      if (this.journal.hasLost) this.journal.found(this.where(key));
-      return value;
+      const words = command();
+      if (words === undefined) return Promise.resolve(1);
+      this.#unanswered.push(request);
+      return this.driver.send(key, words).then(
+        (value) => {
+          this.#answered(request);
+          this.#hasFailed = false;
+          if (this.journal.hasLost) this.journal.found(this.where(key));
+          return value;
+        },
+        (error: unknown) => {
+          this.#answered(request);
+          return this.#afterFailure(error, key, command);
+        },
+      );
     } catch (error) {
       this.#answered(request);
-      this.#hasFailed = !isReply(error);
-      if (this.#hasFailed) this.journal.lost(this.where(key));
-      if (!isNotMe(error)) throw error;
-      if (!(error as Error).message.startsWith("QUARANTINE")) this.driver.stale();
-      // Only a single address can lead to another server meanwhile. Sentinel and clusters say where the primary is.
-      if (this.driver.server === undefined) throw error;
-      const reply = await this.around(key, command).catch(() => {
-        throw error;
-      });
-      this.#astrayUntil = now() + ASTRAY_MS;
-      const said = textOf(error);
-      this.journal.once(`astray ${this.where(key)}`, `${this.where(key)} leads to another server now, not to: ${said}`);
-      return reply;
+      return Promise.reject(error);
     }
+  }
+
+  /** Returns the reply of another server, if the client's one is not the primary. Throws the error otherwise. */
+  async #afterFailure(error: unknown, key: string, command: Command): Promise<unknown> {
+    this.#hasFailed = !isReply(error);
+    if (this.#hasFailed) this.journal.lost(this.where(key));
+    if (!isNotMe(error)) throw error;
+    if (!(error as Error).message.startsWith("QUARANTINE")) this.driver.stale();
+    // Only a single address can lead to another server meanwhile. Sentinel and clusters say where the primary is.
+    if (this.driver.server === undefined) throw error;
+    const reply = await this.around(key, command).catch(() => {
+      throw error;
+    });
+    this.#astrayUntil = now() + ASTRAY_MS;
+    const said = textOf(error);
+    this.journal.once(`astray ${this.where(key)}`, `${this.where(key)} leads to another server now, not to: ${said}`);
+    return reply;
   }
 
   /** Sends a command over a connection of the library's own. */

@@ -6,6 +6,7 @@ import { once } from "node:events";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { promisify } from "node:util";
+import { runInNewContext } from "node:vm";
 
 import {
   ConnectionFailedError,
@@ -295,6 +296,29 @@ test("what the body throws comes out, and the lock is free", async (t) => {
   await assert.rejects(body, { name: "AbortError" });
   assert.ok(await server.isFree("k"));
   assert.equal(await locks.run("k", () => 42), 42);
+});
+
+test("a body may return a promise of another realm, or what is sent each time that it is awaited", async (t) => {
+  const server = await startServer(t);
+  const locks = await locksOn(t, server, "ioredis");
+  let end;
+  let sent = 0;
+  const ending = (resolve) => {
+    end = resolve;
+    sent++;
+  };
+  const foreign = runInNewContext("new Promise(ending)", { ending });
+  assert.equal(foreign instanceof Promise, false);
+  for (const result of [foreign, { then: ending }]) {
+    const running = locks.run("k", () => result);
+    await eventually(async () => !(await server.isFree("k")));
+    await pause(50);
+    assert.equal(await server.isFree("k"), false);
+    end(43);
+    assert.equal(await running, 43);
+    assert.ok(await server.isFree("k"));
+  }
+  assert.equal(sent, 2);
 });
 
 test("a hold that is not renewed ends, and one is renewed no longer than it may last", async (t) => {
