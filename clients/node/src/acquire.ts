@@ -28,7 +28,7 @@ import { isReply, type Journal } from "./journal.js";
 import type { Line } from "./line.js";
 import { type LineUp, Seat } from "./line-up.js";
 import type { Lines } from "./lines.js";
-import type { LooseEnds, Taken } from "./loose.js";
+import { type LooseEnds, Taken } from "./loose.js";
 import type { Command, Route } from "./route.js";
 import { pause, scheduler } from "./scheduler.js";
 import { onAbort } from "./signals.js";
@@ -102,8 +102,8 @@ export class Attempt {
   #isReported = false;
   readonly #trouble: Trouble;
   /** Replies that no caller waits for. Each stays here until it arrives and its grant is released. */
-  readonly #late = new Set<Promise<unknown>>();
-  readonly #taken: Taken = new Set();
+  #late: Set<Promise<unknown>> | undefined;
+  readonly #taken = new Taken();
   #settle: (() => void) | undefined;
 
   constructor(
@@ -136,12 +136,11 @@ export class Attempt {
     // once.
     const entry = keys.length === 1 && this.#waits && !isNamed ? this.#context.admission.join(this.#key) : undefined;
     try {
-      const isLate = entry !== undefined && !entry.hasTurn;
-      if (isLate) await this.#enter(entry);
+      if (entry?.seat !== undefined) await this.#enter(entry.seat);
       const mayHold = this.#context.loose.take(owner, keys);
       this.#isBound = this.#hasPlace = mayHold !== undefined;
       this.#known = mayHold === true;
-      const answer = await this.#ask(0, isLate ? now() : this.call.began);
+      const answer = await this.#ask(0, entry?.seat === undefined ? this.call.began : now());
       const grant = typeof answer === "object" ? answer : await this.#untilGranted(answer);
       this.#isGranted = true;
       return grant;
@@ -154,17 +153,17 @@ export class Attempt {
         this.#withdraw();
         this.#loosen();
       }
-      if (this.#late.size > 0) void this.#untilSettled();
+      if (this.#late !== undefined) void this.#untilSettled(this.#late);
       else this.#settle?.();
     }
   }
 
   /** Waits until it may join the server's queue. */
-  async #enter(entry: Seat): Promise<void> {
+  async #enter(seat: Seat): Promise<void> {
     this.#isOutside = this.#hasWaited = true;
     this.call.vigil?.start();
     this.#context.waits(this.request);
-    await this.#inTime(entry.next(), this.#until, () => this.#trouble.tooLate());
+    await this.#inTime(seat.next(), this.#until, () => this.#trouble.tooLate());
     this.#isOutside = false;
     this.#trouble.heard();
   }
@@ -184,8 +183,8 @@ export class Attempt {
     this.#settle ??= this.#context.loose.add(this.request.owner, this.#taken, () => this.#known);
   }
 
-  async #untilSettled(): Promise<void> {
-    while (this.#late.size > 0) await Promise.allSettled(this.#late);
+  async #untilSettled(late: Set<Promise<unknown>>): Promise<void> {
+    while (late.size > 0) await Promise.allSettled(late);
     this.#settle?.();
   }
 
@@ -446,8 +445,9 @@ export class Attempt {
   }
 
   #untilDone(work: Promise<unknown>): void {
-    const done = work.catch(() => undefined).finally(() => this.#late.delete(done));
-    this.#late.add(done);
+    const late = (this.#late ??= new Set());
+    const done = work.catch(() => undefined).finally(() => late.delete(done));
+    late.add(done);
   }
 
   /**

@@ -2,31 +2,44 @@
 
 import { Seat } from "./line-up.js";
 
+/** The attempts for one lock: the number of those that may stand in the server's queue, and the others. */
+interface Row {
+  admitted: number;
+  waiting?: Set<Seat>;
+}
+
+/** What an attempt has of the row. It has a seat if it must wait for its turn. */
+export interface Entry {
+  readonly key: string;
+  readonly seat: Seat | undefined;
+}
+
 export class Admission {
-  readonly #rows = new Map<string, Set<Seat>>();
+  readonly #rows = new Map<string, Row>();
 
   /** `most` is the number of attempts of one lock that may stand in the server's queue. */
   constructor(readonly most: number) {}
 
-  /** Returns a seat. Its turn has come if the attempt may join the server's queue at once. */
-  join(key: string): Seat {
+  join(key: string): Entry {
+    let row = this.#rows.get(key);
+    if (row === undefined) this.#rows.set(key, (row = { admitted: 0 }));
+    if (row.admitted < this.most) {
+      row.admitted++;
+      return { key, seat: undefined };
+    }
     const seat = new Seat(key);
-    const row = this.#rows.get(key) ?? new Set();
-    this.#rows.set(key, row.add(seat));
-    if (row.size <= this.most) seat.turn();
-    return seat;
+    (row.waiting ??= new Set()).add(seat);
+    return { key, seat };
   }
 
   /** Leaves, granted or not. The next one may join the server's queue. */
-  leave(seat: Seat): void {
-    const row = this.#rows.get(seat.name);
-    if (!row?.delete(seat)) return;
-    if (row.size === 0) this.#rows.delete(seat.name);
-    let place = 0;
-    for (const next of row) {
-      if (++place < this.most) continue;
+  leave({ key, seat }: Entry): void {
+    const row = this.#rows.get(key);
+    if (row === undefined || (seat !== undefined && row.waiting?.delete(seat))) return;
+    const [next] = row.waiting ?? [];
+    if (next !== undefined) {
+      row.waiting?.delete(next);
       next.turn();
-      return;
-    }
+    } else if (--row.admitted === 0) this.#rows.delete(key);
   }
 }

@@ -26,7 +26,7 @@ import { overIoredis } from "./ioredis.js";
 import { type Endpoint, refuseReplica } from "./line.js";
 import { LineUp } from "./line-up.js";
 import { Lines } from "./lines.js";
-import { LooseEnds, type Taken } from "./loose.js";
+import { LooseEnds, Taken } from "./loose.js";
 import { overNodeRedis } from "./node-redis.js";
 import { infoOf, type LockInfo, shown, versionOf } from "./info.js";
 import { quoted } from "./journal.js";
@@ -69,7 +69,7 @@ export function driverOf(client: Client, login: Endpoint = {}): Driver {
 
 /** Sends the requests of one hold to the servers. */
 class ServerKeeper implements Keeper {
-  readonly #taken: Taken = new Set();
+  readonly #taken = new Taken();
 
   constructor(
     readonly request: Request,

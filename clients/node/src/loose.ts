@@ -3,19 +3,37 @@
  * the same names again, their grants belong to the new request, and a late release would end it.
  */
 
-/** The names that an ended request or hold must not touch. */
-export type Taken = Set<string>;
+/** The names that an ended request or hold must not touch. Nearly always there are none, and then it has no set. */
+export class Taken {
+  #names: Set<string> | undefined;
+
+  add(names: readonly string[]): void {
+    this.#names = new Set([...(this.#names ?? []), ...names]);
+  }
+
+  has(name: string): boolean {
+    return this.#names?.has(name) ?? false;
+  }
+}
+
+interface LooseEnd {
+  readonly taken: Taken;
+  readonly mayHold: () => boolean;
+}
+
+const always = (): boolean => true;
 
 export class LooseEnds {
-  #byOwner = new Map<string, Set<{ readonly taken: Taken; readonly mayHold: () => boolean }>>();
+  #byOwner = new Map<string, readonly LooseEnd[]>();
 
   /** Adds one. Returns a function that marks it as settled. `mayHold`: the owner may hold a lock by it. */
-  add(owner: string, taken: Taken, mayHold = () => true): () => void {
-    const all = this.#byOwner.get(owner) ?? new Set();
+  add(owner: string, taken: Taken, mayHold = always): () => void {
     const end = { taken, mayHold };
-    this.#byOwner.set(owner, all.add(end));
+    this.#byOwner.set(owner, [...(this.#byOwner.get(owner) ?? []), end]);
     return () => {
-      if (all.delete(end) && all.size === 0 && this.#byOwner.get(owner) === all) this.#byOwner.delete(owner);
+      const rest = this.#byOwner.get(owner)?.filter((each) => each !== end) ?? [];
+      if (rest.length === 0) this.#byOwner.delete(owner);
+      else this.#byOwner.set(owner, rest);
     };
   }
 
@@ -26,9 +44,7 @@ export class LooseEnds {
   take(owner: string, names: readonly string[]): boolean | undefined {
     const all = this.#byOwner.get(owner);
     if (all === undefined) return undefined;
-    for (const { taken } of all) {
-      for (const name of names) taken.add(name);
-    }
-    return [...all].some(({ mayHold }) => mayHold());
+    for (const { taken } of all) taken.add(names);
+    return all.some(({ mayHold }) => mayHold());
   }
 }
