@@ -8,7 +8,8 @@ export class Taken {
   #names: Set<string> | undefined;
 
   add(names: readonly string[]): void {
-    this.#names = new Set([...(this.#names ?? []), ...names]);
+    this.#names ??= new Set();
+    for (const name of names) this.#names.add(name);
   }
 
   has(name: string): boolean {
@@ -24,16 +25,19 @@ interface LooseEnd {
 const always = (): boolean => true;
 
 export class LooseEnds {
-  #byOwner = new Map<string, readonly LooseEnd[]>();
+  // An owner that the program names may have thousands, and nearly any other has one.
+  #byOwner = new Map<string, LooseEnd | Set<LooseEnd>>();
 
   /** Adds one. Returns a function that marks it as settled. `mayHold`: the owner may hold a lock by it. */
   add(owner: string, taken: Taken, mayHold = always): () => void {
     const end = { taken, mayHold };
-    this.#byOwner.set(owner, [...(this.#byOwner.get(owner) ?? []), end]);
+    const all = this.#byOwner.get(owner);
+    if (all instanceof Set) all.add(end);
+    else this.#byOwner.set(owner, all === undefined ? end : new Set([all, end]));
     return () => {
-      const rest = this.#byOwner.get(owner)?.filter((each) => each !== end) ?? [];
-      if (rest.length === 0) this.#byOwner.delete(owner);
-      else this.#byOwner.set(owner, rest);
+      const rest = this.#byOwner.get(owner);
+      const isLast = rest instanceof Set ? rest.delete(end) && rest.size === 0 : rest === end;
+      if (isLast) this.#byOwner.delete(owner);
     };
   }
 
@@ -44,7 +48,8 @@ export class LooseEnds {
   take(owner: string, names: readonly string[]): boolean | undefined {
     const all = this.#byOwner.get(owner);
     if (all === undefined) return undefined;
-    for (const { taken } of all) taken.add(names);
-    return all.some(({ mayHold }) => mayHold());
+    const ends = all instanceof Set ? [...all] : [all];
+    for (const { taken } of ends) taken.add(names);
+    return ends.some(({ mayHold }) => mayHold());
   }
 }

@@ -13,6 +13,7 @@ const { allowance, Clock, deadlineOf, now, pauseBefore, renewalOf } = require(".
 const { acquireCommand, freshOwner, hostLabel, tokenOf } = require("../dist/commands.js");
 const errors = require("../dist/errors.js");
 const { Lines } = require("../dist/lines.js");
+const { LooseEnds, Taken } = require("../dist/loose.js");
 const { overNodeRedis } = require("../dist/node-redis.js");
 const { Decoder, encode, Push, ReplyError } = require("../dist/resp.js");
 const { Scheduler } = require("../dist/scheduler.js");
@@ -268,4 +269,22 @@ test("room that was waited for is kept for the one that waited", async (t) => {
   assert.equal(await hasRoom(lines), true);
   await lines.room().ready;
   assert.equal(await hasRoom(lines), false);
+});
+
+test("an owner that asks for hundreds of names, while as many releases are unanswered, is told at once", () => {
+  const loose = new LooseEnds();
+  const ends = Array.from({ length: 600 }, () => new Taken());
+  const settles = ends.map((taken, index) => loose.add("me", taken, () => index === 0));
+  const began = performance.now();
+  for (let number = 0; number < 600; number++) assert.equal(loose.take("me", [`k${number}`]), true);
+  const took = performance.now() - began;
+  assert.ok(took < 3000, `${took} ms, in which nothing else runs`);
+  assert.ok(ends.every((taken) => taken.has("k0") && taken.has("k599") && !taken.has("k600")));
+  settles[0]();
+  settles[0]();
+  assert.equal(loose.take("me", ["k"]), false);
+  assert.equal(ends[0].has("k"), false);
+  for (const settle of settles) settle();
+  assert.equal(loose.take("me", ["k"]), undefined);
+  assert.equal(loose.take("you", ["k"]), undefined);
 });
