@@ -252,7 +252,8 @@ export class Attempt {
     const isOver = this.#isBound || (route.isFit && !(route.driver.isCluster && failures % 2 === 1));
     const asking = isOver ? route.over(this.#key, command, sentAt) : route.around(this.#key, command);
     this.#underway = before ? undefined : asking;
-    const patience = isOver && !this.#isBound ? sentAt + route.patience : undefined;
+    const mayGoAround = isOver && !this.#isBound && !route.driver.isCluster;
+    const patience = Math.min(until, sentAt + route.patience);
     const answered = (reply: unknown): Answer => {
       const token = tokenOf(reply);
       const time = now();
@@ -278,7 +279,12 @@ export class Attempt {
       if (!(error instanceof LockError) && !mayPass(meaningOf(error))) this.#known = before;
       return this.#failed(error);
     };
-    return this.#firstReply(asking, command, until, patience).then((reply) => {
+    const silent = (): Error | Promise<unknown> => {
+      this.call.vigil?.start();
+      if (now() >= until) return lateReply();
+      return mayGoAround ? this.#orAround(asking, command, until) : this.#inTime(asking, until);
+    };
+    return this.#inTime(asking, patience, silent).then((reply) => {
       try {
         return answered(reply);
       } catch (error) {
@@ -294,14 +300,7 @@ export class Attempt {
     return words;
   }
 
-  /** Returns the first reply. If the client is silent until `patience`, the request also goes over another route. */
-  #firstReply(asking: Promise<unknown>, command: Command, until: number, patience: number | undefined): Promise<unknown> {
-    if (patience === undefined || this.#context.route.driver.isCluster) return this.#inTime(asking, until);
-    return this.#inTime(asking, Math.min(until, patience), () =>
-      now() >= until ? lateReply() : this.#orAround(asking, command, until),
-    );
-  }
-
+  /** Returns the first reply. The client is silent, so the request also goes over another route. */
   #orAround(asking: Promise<unknown>, command: Command, until: number): Promise<unknown> {
     const { route } = this.#context;
     const around = route.around(this.#key, command);

@@ -28,7 +28,7 @@ export class Vigil {
     readonly sources: Sources,
   ) {}
 
-  /** Called when the lock was not granted at once. */
+  /** Called when the lock was not granted at once, or no reply has come for a while. */
   start(): void {
     this.#entry ??= scheduler.at(this.began + OWN_MS, () => {
       const owner = this.sources.ownHold();

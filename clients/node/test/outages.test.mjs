@@ -360,6 +360,21 @@ test("a task that waits for what its own locks hold is logged", async (t) => {
   await hold.release();
 });
 
+test("a long wait is logged though no server replies to its first request", async (t) => {
+  const server = await startServer(t);
+  const { lines, logger, count } = newLog();
+  const locks = await locksOn(t, server, "ioredis", { logger });
+  await locks.acquire("k");
+  server.process.kill("SIGSTOP");
+  const cancel = new AbortController();
+  const waiting = assert.rejects(locks.acquire("k", { signal: cancel.signal }), { name: "AbortError" });
+  // Its request fails only after the serverTimeout of 10 s.
+  await eventually(() => count(/^info redislock: waiting for 'k', which this very Locks holds \(/) === 1, lines, 6000);
+  server.process.kill("SIGCONT");
+  cancel.abort();
+  await waiting;
+});
+
 test("a long wait is logged, with who holds the lock", async (t) => {
   const server = await startServer(t);
   const { lines, logger, count } = newLog();
