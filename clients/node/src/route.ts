@@ -93,26 +93,26 @@ export class Route {
   /** Sends a command over the client, or around it if its server is not the primary. */
   over(key: string, command: Command, sentAt = now()): Promise<unknown> {
     const request = { sentAt };
+    const failed = (error: unknown): Promise<unknown> => {
+      this.#answered(request);
+      return this.#afterFailure(error, key, command);
+    };
+    let isMade = false;
     // Each request passes here, so this is no async function: that would create a promise more.
     try {
       const words = command();
       if (words === undefined) return Promise.resolve(1);
+      isMade = true;
       this.#unanswered.push(request);
-      return this.driver.send(key, words).then(
-        (value) => {
-          this.#answered(request);
-          this.#hasFailed = false;
-          if (this.journal.hasLost) this.journal.found(this.where(key));
-          return value;
-        },
-        (error: unknown) => {
-          this.#answered(request);
-          return this.#afterFailure(error, key, command);
-        },
-      );
+      return this.driver.send(key, words).then((value) => {
+        this.#answered(request);
+        this.#hasFailed = false;
+        if (this.journal.hasLost) this.journal.found(this.where(key));
+        return value;
+      }, failed);
     } catch (error) {
-      this.#answered(request);
-      return Promise.reject(error);
+      // A client may throw at once, too.
+      return isMade ? failed(error) : Promise.reject(error);
     }
   }
 

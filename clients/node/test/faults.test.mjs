@@ -274,3 +274,26 @@ test("a release that waits for its connection does not end the next hold of its 
   assert.equal(await server.admin.call("LOCK.FENCE", "k", String(hold.token)), 1);
   assert.equal(await hold.release(), true);
 });
+
+test("a client that throws at once is as one that rejects", async (t) => {
+  const server = await startServer(t);
+  const lines = [];
+  const log = (line) => lines.push(line);
+  const locks = await locksOn(t, server, "ioredis", { logger: { debug: log, info: log, warn: log, error: log } });
+  const { client } = locks;
+  const { call } = client;
+  for (const [verb, said, line] of [
+    ["LOCK.RELEASE", "out of order", /^redislock: reconnected to /],
+    ["LOCK.ACQUIRE", "READONLY You can't write against a read only replica.", /leads to another server now, not to: READONLY/],
+  ]) {
+    client.call = (...words) => {
+      if (words[0] !== verb) return call.apply(client, words);
+      client.call = call;
+      throw new Error(said);
+    };
+    await locks.run("k", () => undefined);
+    assert.ok(await server.isFree("k"));
+    await locks.run("l", () => undefined);
+    assert.equal(lines.filter((each) => line.test(each)).length, 1, lines.join("\n"));
+  }
+});
