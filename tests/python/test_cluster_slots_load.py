@@ -15,11 +15,14 @@ from harness.cluster import WAYS, Cluster, Follower, try_to_move
 from harness.kinds import count, take, take_all
 from harness.limits import SLOW_FACTOR, eventually
 from harness.walk import locks_of
+from harness.wire import ServerError
 
 MOVES = 8
 CLIENTS = 5
 LEASE_MS = 60_000 * SLOW_FACTOR
 BLOCK_MS = 500
+# How often a lock may come to a node while one request waits there.
+ARRIVALS_MAX = 10
 
 
 class Hold(NamedTuple):
@@ -63,10 +66,7 @@ class Worker(threading.Thread):
         }[kind]
         token = None
         for _ in range(times):
-            if len(keys) > 1:
-                token = take_all(self.client, " ".join(keys), owner, mode, "BLOCK", BLOCK_MS, lease_ms=LEASE_MS)
-            else:
-                token = take(self.client, keys[0], owner, mode, "BLOCK", BLOCK_MS, lease_ms=LEASE_MS)
+            token = self.take(keys, owner, mode)
             if token is None:
                 return
         since = time.monotonic()
@@ -77,6 +77,19 @@ class Worker(threading.Thread):
                 if self.client("LOCK.RELEASE", key, owner, "TOKEN", token) != 1:
                     self.lost.append((key, owner, token))
         self.holds.append(Hold(keys, mode, token, since, until))
+
+    def take(self, keys, owner, mode):
+        """The token; None if the wait was in vain."""
+        for _ in range(ARRIVALS_MAX):
+            try:
+                if len(keys) > 1:
+                    return take_all(self.client, " ".join(keys), owner, mode, "BLOCK", BLOCK_MS, lease_ms=LEASE_MS)
+                return take(self.client, keys[0], owner, mode, "BLOCK", BLOCK_MS, lease_ms=LEASE_MS)
+            except ServerError as error:
+                # The lock came with its slot to a node where this client waited already. The error says to ask again.
+                if error.code != "UNBLOCKED":
+                    raise
+        raise AssertionError(f"sent away from {keys} again and again")
 
 
 def most_at_once(holds):
