@@ -379,6 +379,16 @@ class Several(Proxy):
         super()._join(client)
 
 
+class OneAtOnce(Proxy):
+    """Closes a connection at once while another one is open, as where a server's `maxclients` is reached."""
+
+    def _join(self, client):
+        if self.pairs:
+            client.close()
+        else:
+            super()._join(client)
+
+
 @pytest.fixture
 def door():
     """Makes doors that are closed at the end."""
@@ -444,6 +454,12 @@ def test_address_that_leads_to_several_servers_or_to_a_replica_is_found(start_se
     is_linked(other)
     code, found = examine(other.port)
     assert code == 2 and "is a replica" in found["address"][0]["text"]
+
+
+def test_connection_that_fails_is_not_taken_for_the_same_server(start_server, examine, door):
+    code, found = examine(door(OneAtOnce, start_server(*SOUND).port))
+    (row,) = found["address"]
+    assert code == 3 and row["level"] == "skipped" and "failed another one" in row["text"], row
 
 
 def test_slow_round_trips_are_found(start_server, examine, door):

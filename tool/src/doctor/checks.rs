@@ -356,10 +356,14 @@ fn one_server(node: &Facts) -> Finding {
     if let Err(why) = &node.info {
         return Finding::refused(CHECK, &node.address, "INFO", why);
     }
-    match node.run_ids.len() {
-        0 => Finding::skipped(CHECK, "INFO shows no run_id"),
-        1 => Finding::ok(CHECK, format!("{} leads to one server", node.address)),
-        many => {
+    match (node.run_ids.len(), &node.unknown_run_id) {
+        (0, _) => Finding::skipped(CHECK, "INFO shows no run_id"),
+        (1, None) => Finding::ok(CHECK, format!("{} leads to one server", node.address)),
+        (1, Some(why)) => {
+            let text = format!("{} answered one connection and failed another one ({why})", node.address);
+            Finding::skipped(CHECK, text)
+        }
+        (many, _) => {
             let advice = ("Connect to the primary itself, or through Sentinel", FAILOVER);
             Finding::new(Error, CHECK, format!("{} leads to {many} servers", node.address), advice)
         }

@@ -23,6 +23,8 @@ pub struct Facts {
     pub config: Result<HashMap<String, String>, String>,
     /// The different `run_id`s that several connections to this address have shown.
     pub run_ids: Vec<String>,
+    /// Why one of these connections has shown none.
+    pub unknown_run_id: Option<String>,
     /// The slowest of a hundred round trips, but one.
     pub round_trip: Duration,
     /// By how much its wall clock is ahead of this machine's, in milliseconds.
@@ -90,10 +92,10 @@ fn facts_of(at: &ConnectionInfo, is_primary: bool) -> Result<Facts, Refusal> {
     }
     took.sort();
     let clock_ahead_ms = clock_ahead(&mut node);
-    let run_ids = run_ids(at, info.as_ref().ok());
+    let (run_ids, unknown_run_id) = run_ids(at, info.as_ref().ok());
     let round_trip = took[PINGS - 2];
     let address = node.address.clone();
-    Ok(Facts { address, is_primary, node, info, config, run_ids, round_trip, clock_ahead_ms })
+    Ok(Facts { address, is_primary, node, info, config, run_ids, unknown_run_id, round_trip, clock_ahead_ms })
 }
 
 /// Tells what the server refused from what broke the connection.
@@ -144,15 +146,18 @@ fn ahead_of_us(time: &Value) -> Option<i128> {
     Some(theirs - i128::try_from(ours).ok()?)
 }
 
-fn run_ids(at: &ConnectionInfo, info: Option<&HashMap<String, String>>) -> Vec<String> {
+fn run_ids(at: &ConnectionInfo, info: Option<&HashMap<String, String>>) -> (Vec<String>, Option<String>) {
     let mut found: Vec<String> = info.and_then(|info| info.get("run_id")).cloned().into_iter().collect();
+    let mut unknown = None;
     for _ in 1..CONNECTIONS {
-        let text = Node::open(at).and_then(|mut node| node.text(&["INFO", "server"])).unwrap_or_default();
-        found.extend(fields(&text).remove("run_id"));
+        match Node::open(at).and_then(|mut node| node.text(&["INFO", "server"])) {
+            Ok(text) => found.extend(fields(&text).remove("run_id")),
+            Err(why) => unknown = Some(why.text().to_owned()),
+        }
     }
     found.sort();
     found.dedup();
-    found
+    (found, unknown)
 }
 
 /// Returns the value of the first sentinel that answers.
