@@ -91,6 +91,20 @@ fn a_waiter_for_a_string_is_next_when_the_key_changes() {
 }
 
 #[test]
+fn a_waiter_for_a_string_leaves_when_strings_are_no_locks_any_longer() {
+    let mut sim = with_clients(2);
+    sim.switches("legacy-strings", true);
+    sim.told("SET old alice PX 30000");
+    let handle = sim.waits(2, "LOCK.ACQUIRE old bob PX 30000 BLOCK 0");
+    assert!(sim.rests());
+    sim.switches("legacy-strings", false);
+    assert!(sim.rests());
+    let [(answered, reply)] = &sim.answers[..] else { panic!("{:?}", sim.answers) };
+    assert_eq!(*answered, handle);
+    assert!(matches!(&reply[..], [PartBuf::Error(error)] if error.starts_with("WRONGTYPE")), "{reply:?}");
+}
+
+#[test]
 fn a_connection_whose_answer_was_lost_is_closed() {
     for loses_answers in [false, true] {
         let mut sim = with_clients(2);

@@ -147,6 +147,21 @@ fn a_kept_lease_is_paused_until_its_slot_is_this_nodes() {
 }
 
 #[test]
+fn a_kept_lease_runs_only_from_when_its_slot_is_back() {
+    let mut sim = with_kept_leases(&NAMES, true, &NAMES[..4]);
+    let looks_at_all = |sim: &mut Sim| (0..9).for_each(|_| _ = looks(sim));
+    looks_at_all(&mut sim);
+    sim.passes(500);
+    leave(&sim, &[]);
+    looks_at_all(&mut sim);
+    for (ms, wanted) in [(500, 4), (499, 4), (1, 0)] {
+        sim.passes(ms);
+        assert!(sim.rests());
+        assert_eq!(held(&sim), wanted);
+    }
+}
+
+#[test]
 fn a_request_for_several_locks_is_sent_on_when_one_of_them_left() {
     let mut sim = node(2);
     sim.number("LOCK.ACQUIRE b alice PX 1000");
