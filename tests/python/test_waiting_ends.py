@@ -102,6 +102,29 @@ def test_a_waiter_that_quits_after_its_request_keeps_a_delivered_grant(server, c
     assert owner_of(cli, "door") == "bob"
 
 
+def test_a_waiter_that_leaves_while_a_module_yields_keeps_a_delivered_grant(start_server, neighbour_path):
+    # G1: within that command the server sends the reply and closes the connection, in the turn of the grant
+    server = start_server("--busy-reply-threshold", "100", "--loadmodule", neighbour_path)
+    cli = server.connect()
+    cli("LOCK.MACQUIRE 2 door gate alice PX 60000")
+    dave = server.connect()
+    dave.send("LOCK.ACQUIRE gate dave PX 60000 BLOCK 0")
+    dave.send("NEIGHBOUR.YIELD", 1000)
+    bob = server.ask("LOCK.ACQUIRE door bob PX 60000 BLOCK 0")
+    carol = server.ask("LOCK.ACQUIRE door carol PX 60000 BLOCK 0")
+    eventually(lambda: waiters_of(cli, "gate") == 1, "dave waits")
+    cli("MULTI")
+    cli("LOCK.RELEASE door alice")
+    cli("LOCK.RELEASE gate alice")
+    assert cli("EXEC") == [1, 1]
+    assert isinstance(bob.answer(), int)
+    bob.leave()
+    assert isinstance(dave.read(), int)
+    assert dave.read() is None
+    assert carol.waits()
+    assert owner_of(cli, "door") == "bob"
+
+
 def test_two_hundred_waiters_that_vanish_leave_nothing(server, cli):
     # G8
     waiters = line_up(server, cli, *[f"w{n}" for n in range(200)])

@@ -5,11 +5,13 @@
  *   NEIGHBOUR.PROMISE command...  runs the command as one that may block (from Redis 7.2 on); "promise" if it does
  *   NEIGHBOUR.BLOCK               blocks its client without looking whether that may be blocked, and says so in its flags;
  *                                 loaded with any argument it does neither
+ *   NEIGHBOUR.YIELD ms            runs that long, and lets the server send replies and close connections meanwhile
  *
  * It asks the server for the few functions that it needs by name, as every module does: no header is needed. */
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct RedisModuleCtx RedisModuleCtx;
 typedef struct RedisModuleString RedisModuleString;
@@ -17,7 +19,7 @@ typedef struct RedisModuleCallReply RedisModuleCallReply;
 typedef struct RedisModuleBlockedClient RedisModuleBlockedClient;
 typedef int (*Command)(RedisModuleCtx *, RedisModuleString **, int);
 
-enum { OK = 0, ERR = 1, KINDS = 9, PROMISE = 12 };
+enum { OK = 0, ERR = 1, KINDS = 9, PROMISE = 12, WITH_CLIENTS = 1 };
 
 static int is_harmless;
 
@@ -45,6 +47,7 @@ static int *(*keys_of)(RedisModuleCtx *, RedisModuleString **, int, int *);
 static void (*key_at)(RedisModuleCtx *, int);
 static void (*give_back)(void *);
 static RedisModuleBlockedClient *(*block)(RedisModuleCtx *, Command, Command, void *, long long);
+static void (*yield)(RedisModuleCtx *, int, const char *);
 
 static int a_map(RedisModuleCtx *ctx) {
     reply_map(ctx, 2);
@@ -115,6 +118,19 @@ static int block_command(RedisModuleCtx *ctx, RedisModuleString **argv, int argc
     return OK;
 }
 
+static long now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int yield_command(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    if (argc != 2) return reply_error(ctx, "ERR no time");
+    long end = now_ms() + atol(text_of(argv[1], NULL));
+    while (now_ms() < end) yield(ctx, WITH_CLIENTS, "busy");
+    return reply_null(ctx);
+}
+
 __attribute__((visibility("default"))) int RedisModule_OnLoad(
     RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     (void)argv;
@@ -145,6 +161,7 @@ __attribute__((visibility("default"))) int RedisModule_OnLoad(
         {"RedisModule_KeyAtPos", &key_at},
         {"RedisModule_Free", &give_back},
         {"RedisModule_BlockClient", &block},
+        {"RedisModule_Yield", &yield},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         if (get_api(wanted[i].name, wanted[i].function) != OK) return ERR;
@@ -153,6 +170,7 @@ __attribute__((visibility("default"))) int RedisModule_OnLoad(
     if (create_command(ctx, "neighbour.reply", reply_command, "", 0, 0, 0) != OK) return ERR;
     if (create_command(ctx, "neighbour.run", run_command, "write getkeys-api", 1, 1, 1) != OK) return ERR;
     if (create_command(ctx, "neighbour.promise", promise_command, "write", 0, 0, 0) != OK) return ERR;
+    if (create_command(ctx, "neighbour.yield", yield_command, "", 0, 0, 0) != OK) return ERR;
     is_harmless = argc > 0;
     return create_command(ctx, "neighbour.block", block_command, is_harmless ? "" : "blocking", 0, 0, 0);
 }
