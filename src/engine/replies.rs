@@ -136,9 +136,10 @@ fn handed_over<S: Server>(server: &S, client: ClientId, reply: Reply) {
         return;
     }
     let is_known_later = hears_turns(server);
+    let now = server.boot();
     let _ = server.with(|state| {
         if is_known_later {
-            state.sent.note(client, reply);
+            state.sent.note(client, reply, now);
         } else {
             state.delivered(&reply);
         }
@@ -187,8 +188,8 @@ pub fn unsubscribe_if_idle<S: Server>(server: &S) {
 
 /// Handles a closed connection. Its replies of this turn may not have been sent (G8).
 pub fn closed<S: Server>(server: &S, client: ClientId) {
-    while let Some(reply) = server.with(|state| state.sent.take(client)).flatten() {
-        if server.has_dropped_reply(client) {
+    while let Some((reply, since)) = server.with(|state| state.sent.take(client)).flatten() {
+        if server.has_dropped_reply(client, since) {
             dropped(server, &reply);
         } else {
             let _ = server.with(|state| state.delivered(&reply));

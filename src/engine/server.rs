@@ -132,9 +132,9 @@ pub trait Server: Sized {
     fn block(&self) -> Option<Self::Blocked>;
     /// Answers a blocked client, or releases one that has disconnected (`None`). Once for each.
     fn unblock(&self, blocked: Self::Blocked, reply: Option<Reply>);
-    /// Returns true if this connection, which is just closing, was not sent its last answer. A server that cannot
-    /// tell returns false.
-    fn has_dropped_reply(&self, client: ClientId) -> bool;
+    /// Returns true if this connection, which is just closing, was not sent the answer that the server accepted at
+    /// `since`, in this turn. A server that cannot tell returns false.
+    fn has_dropped_reply(&self, client: ClientId, since: Moment) -> bool;
     /// Closes a connection. Does nothing if it is closed already.
     fn close(&self, client: ClientId);
 

@@ -7,7 +7,7 @@
 
 use super::blocked_clients::Reply;
 use crate::lock::tuning::Bound;
-use crate::lock::types::ClientId;
+use crate::lock::types::{ClientId, Moment};
 
 /// The number of turns without a grant after which the subscription to turns ends.
 const QUIET_TURNS: Bound = Bound::of(16, 3);
@@ -15,27 +15,29 @@ const QUIET_TURNS: Bound = Bound::of(16, 3);
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct UnflushedReplies {
-    replies: Vec<(ClientId, Reply)>,
+    /// With each, when the server accepted it.
+    replies: Vec<(ClientId, Reply, Moment)>,
     /// The number of turns since the last grant.
     turns: u32,
 }
 
 impl UnflushedReplies {
     /// Records a reply that the server accepted for this client.
-    pub fn note(&mut self, client: ClientId, reply: Reply) {
-        self.replies.push((client, reply));
+    pub fn note(&mut self, client: ClientId, reply: Reply, now: Moment) {
+        self.replies.push((client, reply, now));
         self.turns = 0;
     }
 
-    /// Takes out a reply to this client.
-    pub fn take(&mut self, client: ClientId) -> Option<Reply> {
-        let place = self.replies.iter().position(|(other, _)| *other == client)?;
-        Some(self.replies.swap_remove(place).1)
+    /// Takes out a reply to this client, and when the server accepted it.
+    pub fn take(&mut self, client: ClientId) -> Option<(Reply, Moment)> {
+        let place = self.replies.iter().position(|(other, ..)| *other == client)?;
+        let (_, reply, since) = self.replies.swap_remove(place);
+        Some((reply, since))
     }
 
     /// Takes out a reply of a turn that has ended: all of them were sent.
     pub fn next_sent(&mut self) -> Option<Reply> {
-        self.replies.pop().map(|(_, reply)| reply)
+        self.replies.pop().map(|(_, reply, _)| reply)
     }
 
     /// Begins a turn.

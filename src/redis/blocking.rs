@@ -9,24 +9,14 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::main_thread::Blocked;
-use super::{clock, panic_guard};
+use super::panic_guard;
 use crate::engine::blocked_clients::Reply;
 use crate::engine::replies;
-use crate::lock::types::Moment;
-
-/// When the server last accepted a reply to a blocked client.
-static ANSWERED_AT: AtomicU64 = AtomicU64::new(0);
-
-/// Returns the milliseconds since the server last accepted a reply to a blocked client.
-pub(super) fn ms_since_answer() -> u64 {
-    clock::boot().ms_since(Moment(ANSWERED_AT.load(Ordering::Relaxed)))
-}
 
 /// The reply to a blocked client.
 struct Sent {
@@ -104,7 +94,6 @@ extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
             let is_gone = api!(RedisModule_BlockedClientDisconnected, ctx) == Some(1);
             (*Box::from_raw(data.cast::<Sent>()), is_gone)
         };
-        ANSWERED_AT.store(clock::boot().0, Ordering::Relaxed);
         // SAFETY: the context of the running callback.
         replies::released(&unsafe { Ctx::from_raw(ctx) }, blocked, reply, is_gone);
     });

@@ -202,8 +202,8 @@ impl Server for Ctx {
         blocking::unblock(blocked, reply);
     }
 
-    fn has_dropped_reply(&self, client: ClientId) -> bool {
-        server_info::has_dropped_reply(self, client)
+    fn has_dropped_reply(&self, client: ClientId, since: Moment) -> bool {
+        server_info::has_dropped_reply(self, client, since)
     }
 
     fn close(&self, client: ClientId) {

@@ -7,11 +7,11 @@ use redis_module::raw;
 
 use super::api::{Ctx, api};
 use super::call_reply::{Reply, ask, element, elements, is_of_kind, number, text};
-use super::{blocking, server, server_quirks};
+use super::{server, server_quirks};
 use crate::engine::lazy_subscribe;
 use crate::engine::server::Server;
 use crate::lock::confirm::{ReplicaName, Seen};
-use crate::lock::types::ClientId;
+use crate::lock::types::{ClientId, Moment};
 
 /// Returns true if a keyspace event could have a listener: a client, or another module, which needs no setting.
 pub(super) fn has_listeners(ctx: &Ctx) -> bool {
@@ -70,23 +70,21 @@ fn read_replicas(reply: Reply) -> Option<(u64, Vec<Seen>)> {
 /// - a connection that its client closes after the reply, for example by QUIT, has the flag `c`;
 /// - a client that uses too much memory is closed last, if `maxmemory-clients` is set;
 /// - Valkey with I/O threads runs commands of others while replies are being sent;
-/// - a slow script lets others run before the turn ends;
-/// - another module's command may do the same: see [`may_have_yielded`].
-pub(super) fn has_dropped_reply(ctx: &Ctx, client: ClientId) -> bool {
+/// - a slow script, or another module's slow command, may do the same: see [`may_have_yielded`].
+pub(super) fn has_dropped_reply(ctx: &Ctx, client: ClientId, since: Moment) -> bool {
     let is = |name, value: &str| config(ctx, name).as_deref() == Some(value);
-    !ctx.flags().is_script
-        && flags(ctx, client).is_some_and(|flags| !flags.contains('c'))
+    flags(ctx, client).is_some_and(|flags| !flags.contains('c'))
         && is(c"maxmemory-clients", "0")
         && (!server_quirks::kind().is_valkey() || is(c"io-threads", "1"))
-        && !may_have_yielded(ctx)
+        && !may_have_yielded(ctx, since)
 }
 
-/// Returns true if the running command may have let the server send replies since the last answer. A module's command
-/// may do that (`RedisModule_Yield`) once it has run for `busy-reply-threshold` milliseconds. The server does not
+/// Returns true if a command may have let the server send replies since then. A script and a module's command
+/// (`RedisModule_Yield`) may do that once they have run for `busy-reply-threshold` milliseconds. The server does not
 /// report it. Half of that time is enough here, because the server measures it by another clock.
-fn may_have_yielded(ctx: &Ctx) -> bool {
+fn may_have_yielded(ctx: &Ctx, since: Moment) -> bool {
     let threshold_ms = config(ctx, c"busy-reply-threshold").and_then(|ms| ms.parse::<u64>().ok());
-    threshold_ms.is_none_or(|ms| blocking::ms_since_answer() >= ms / 2)
+    threshold_ms.is_none_or(|ms| ctx.boot().ms_since(since) >= ms / 2)
 }
 
 /// Returns the flags of a client, by CLIENT LIST. `None` without such a client, or if the server does not report it.

@@ -311,7 +311,7 @@ impl Server for Sim {
         inside.unblocked.push_back((blocked, reply));
     }
 
-    fn has_dropped_reply(&self, client: ClientId) -> bool {
+    fn has_dropped_reply(&self, client: ClientId, _since: Moment) -> bool {
         self.may_call_back();
         self.inside.borrow().closing.get(&client.0) == Some(&false)
     }
