@@ -282,7 +282,8 @@ impl Table {
         }
         // A refused request replaces nothing (G9). The older request is answered once the newer one is in the queue.
         let older: Vec<WaiterId> = standing.own.map(|old| self.queues.first_entry(old)).into_iter().collect();
-        if let Some(refusal) = self.is_full(self.queues.at(ctx.key_ref.lock_key), 1, &older) {
+        if let Some(refusal) = self.is_full(self.queues.at(ctx.key_ref.lock_key), 1, &self.queues_of(&older))
+        {
             return Refused(refusal);
         }
         let new = self.queues.join(ctx.key_ref.lock_key, request);

@@ -251,7 +251,10 @@ impl Table {
             }
         }
         let older = self.older_requests(ctxs, ask.owner);
-        let full = |ctx: &KeyStep<'_>| self.is_full(self.queues.at(ctx.key_ref.lock_key), ctxs.len(), &older);
+        // They may have thousands of entries, so these are looked up once for all keys.
+        let replaced = self.queues_of(&older);
+        let full =
+            |ctx: &KeyStep<'_>| self.is_full(self.queues.at(ctx.key_ref.lock_key), ctxs.len(), &replaced);
         if let Some(refusal) = ctxs.iter().find_map(full) {
             return Refused(refusal);
         }

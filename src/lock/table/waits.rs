@@ -14,15 +14,25 @@ use crate::lock::types::{LockKey, Moment};
 const LAPSED_A_STEP: Bound = Bound::of(16, 2);
 
 impl Table {
-    /// Returns the limit that forbids another wait, not counting the requests in `but`.
-    pub(super) fn is_full(&self, queue: Option<QueueId>, more: usize, but: &[WaiterId]) -> Option<Refusal> {
-        let entries = || but.iter().flat_map(|&older| self.queues.entries(older));
-        let here = entries().filter(|entry| self.queues.waiter(*entry).map(|w| w.queue) == queue).count();
+    /// Returns the queue of each entry of these requests.
+    pub(super) fn queues_of(&self, requests: &[WaiterId]) -> Vec<QueueId> {
+        let entries = requests.iter().flat_map(|&request| self.queues.entries(request));
+        entries.filter_map(|entry| self.queues.waiter(entry).map(|waiter| waiter.queue)).collect()
+    }
+
+    /// Returns the limit that forbids another wait, which replaces an entry in each queue of `replaced`.
+    pub(super) fn is_full(
+        &self,
+        queue: Option<QueueId>,
+        more: usize,
+        replaced: &[QueueId],
+    ) -> Option<Refusal> {
+        let here = replaced.iter().filter(|&&other| Some(other) == queue).count();
         let in_queue = queue.and_then(|queue| self.queues.queue(queue)).map_or(0, |queue| queue.len) - here;
         if in_queue >= self.limits.waiters_per_lock_max {
             return Some(Refusal::QueueIsFull(self.limits.waiters_per_lock_max));
         }
-        let all = (self.queues.waiters() - entries().count()).saturating_add(more);
+        let all = (self.queues.waiters() - replaced.len()).saturating_add(more);
         (all > self.limits.waiters_max).then_some(Refusal::ServerIsFull(self.limits.waiters_max))
     }
 
