@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -96,6 +97,13 @@ func (h *held) nextLease() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return min(max(h.next, h.parked()), h.overAt.left())
+}
+
+// renewsFor has later renewals ask for this lease, once the server has granted it; 0 changes nothing.
+func (h *held) renewsFor(lease time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.next = cmp.Or(lease, h.next)
 }
 
 // parked returns the time for which the lock must stay taken, whatever happens to the hold, in whole milliseconds,

@@ -17,14 +17,12 @@ func (c *core) renewHeld(ctx context.Context, h *held, lease time.Duration) erro
 	if ended, _ := h.is(); ended {
 		return nil // while it waited for another renewal
 	}
-	if lease == 0 {
+	extended := lease
+	if extended == 0 {
 		lease = h.nextLease()
 	} else if left := h.overAt.left(); lease > left {
 		return invalid("lease must be %v or less, because of MaxHold, not %v", left.Round(time.Millisecond), lease)
 	} else {
-		h.mu.Lock()
-		h.next = lease
-		h.mu.Unlock()
 		lease = max(lease, h.parked())
 	}
 	until := h.mayCountFrom(now(), lease)
@@ -45,10 +43,14 @@ func (c *core) renewHeld(ctx context.Context, h *held, lease time.Duration) erro
 	case isOverwritten(err) || err == nil && sent == 0:
 		c.lose(h, ReasonRenewal)
 	case err != nil:
+		if !isRefusal(err) {
+			h.mayComeLate(lease)
+		}
 		h.renewAgain() // it may pass, as a lack of replicas does; the deadline tells if it does not
 		c.keeper.refile(h)
 		return named(err, h.w.label(), lease)
 	default:
+		h.renewsFor(extended)
 		if failures := h.countFrom(sent, lease); failures > 0 {
 			c.logger.Warn("redislock: renewed a lock after failures", "lock", h.w.label(), "failed_renewals", failures)
 		}

@@ -78,6 +78,21 @@ func TestManyAreTakenTogetherUnderAPrefix(t *testing.T) {
 	}
 }
 
+func TestAnExtendThatTheServerRefusesLeavesTheLease(t *testing.T) {
+	locks := open(t)
+	hold := acquire(t, locks.Lock("refused", redislock.Lease(500*time.Millisecond)))
+	if err := hold.Extend(background, 48*time.Hour); !errors.Is(err, redislock.ErrInvalid) {
+		t.Fatalf("extended for two days: %v", err)
+	}
+	time.Sleep(time.Second) // two leases
+	if err := hold.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if err := hold.Release(background); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestALockStaysTakenForMinHold(t *testing.T) {
 	locks, closing := open(t), open(t)
 	least := redislock.MinHold(1500 * time.Millisecond)

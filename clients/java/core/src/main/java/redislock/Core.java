@@ -140,10 +140,15 @@ final class Core {
         }
     }
 
-    /** Renews the hold with a new lease, or its own (0), or loses it. {@code then} takes null if it was renewed or lost. */
-    void renew(Held held, long asked, Consumer<Problem> then) {
+    /**
+     * Renews the hold with its own lease, or loses it. {@code then} takes null if it was renewed or lost.
+     *
+     * @param asked a new lease; 0 for its own
+     * @param least a new minHold; -1 for its own
+     */
+    void renew(Held held, long asked, long least, Consumer<Problem> then) {
         if (held.isRenewing) {
-            held.renewals.add(() -> renew(held, asked, then));
+            held.renewals.add(() -> renew(held, asked, least, then));
             return;
         }
         if (held.hasEnded) {
@@ -152,7 +157,7 @@ final class Core {
         }
         held.isRenewing = true;
         working++;
-        long lease = asked == 0 ? held.nextLease() : held.extendsTo(asked);
+        long lease = asked == 0 ? held.nextLease() : least < 0 ? Math.max(asked, held.parked()) : asked;
         long until = held.mayCountFrom(Clock.now(), lease);
         keeper.refile(held);
         renewed(held.wanted, lease, held.token, until, problem -> renewalFailed(held, problem), (sent, isLate, problem) -> {
@@ -163,9 +168,18 @@ final class Core {
                 keeper.lose(held, LockLostException.Reason.RENEWAL);
                 problem = null;
             } else if (problem != null) {
+                if (!problem.isRefusal()) {
+                    held.mayComeLate(lease);
+                }
                 held.renewAgain(); // it may pass, as a lack of replicas does; the deadline ends it if it does not
                 problem = problem.named(held.wanted.label(), lease);
             } else {
+                if (asked != 0) {
+                    held.extended(asked);
+                }
+                if (least >= 0) {
+                    held.park(least);
+                }
                 int failures = held.countFrom(sent, lease);
                 if (failures > 0) {
                     engine.log(Level.WARNING, "renewed lock '" + held.wanted.label() + "' after " + failures

@@ -104,10 +104,9 @@ final class Held implements Comparable<Held> {
         return Math.min(Math.max(next, parked()), Clock.left(overAt));
     }
 
-    /** Sets a lease for later renewals; returns the lease to request now. */
-    long extendsTo(long asked) {
+    /** Has later renewals ask for this lease, which the server has granted. */
+    void extended(long asked) {
         next = asked;
-        return Math.max(asked, parked());
     }
 
     /** Keeps the lock taken at least this long from now, whatever was set before: 0 not at all. */

@@ -122,11 +122,16 @@ public final class Hold implements AutoCloseable {
      * @throws LockLostException if the lock was lost or released
      */
     public void extend(Duration lease) throws InterruptedException {
+        extend(lease, -1);
+    }
+
+    private void extend(Duration lease, long least) throws InterruptedException {
         long nanos = Rules.checkLease("lease", lease);
         check();
         long left = Clock.left(held.overAt);
         Rules.check(nanos <= left, "lease must be %s or less, because of maxHold, not %s", Rules.text(left), lease);
-        core.engine.<Void>ask(held.wanted.label(), then -> core.renew(held, nanos, problem -> then.accept(null, problem)));
+        core.engine.<Void>ask(held.wanted.label(), then ->
+                core.renew(held, nanos, least, problem -> then.accept(null, problem)));
         check(); // it may have ended meanwhile
     }
 
@@ -144,9 +149,7 @@ public final class Hold implements AutoCloseable {
         long least = Rules.given(minHold, "minHold").isZero() ? 0 : Rules.checkLease("minHold", minHold);
         Rules.check(minHold.compareTo(Rules.given(lease, "lease")) <= 0, "minHold must be the lease (%s) or less, not %s",
                 lease, minHold);
-        check();
-        core.engine.run(() -> held.park(least));
-        extend(lease);
+        extend(lease, least);
     }
 
     /**

@@ -154,7 +154,7 @@ final class Keeper {
         }
         refile(held);
         if (renews) {
-            core.renew(held, 0, problem -> { });
+            core.renew(held, 0, -1, problem -> { });
         }
         if (looks) {
             look(held);

@@ -143,6 +143,17 @@ class LocksTest extends OneServer {
     }
 
     @Test
+    void extendThatIsRefusedLeavesLeaseAndMinHold() throws Exception {
+        var hold = locks.lock("refused").lease(Duration.ofMillis(500)).acquire();
+        assertThrows(ServerRefusedException.class, () -> hold.extend(Duration.ofDays(2)));
+        assertThrows(ServerRefusedException.class, () -> hold.extend(Duration.ofDays(2), Duration.ofDays(2)));
+        Thread.sleep(1000); // two leases
+        hold.check();
+        hold.close();
+        assertFalse(server.isHeld("refused"));
+    }
+
+    @Test
     void labelAndPrefixAreUsed() throws Exception {
         try (var own = Locks.builder().url("redis://" + server.address()).label("worker").prefix("lock:").open();
                 var hold = own.lock("k").acquire()) {
