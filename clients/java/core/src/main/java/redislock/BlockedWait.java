@@ -12,6 +12,7 @@ final class BlockedWait {
     private Link own;
     private Engine.Timer limit;
     private Engine.Timer probe;
+    private Engine.Timer takeOver;
 
     BlockedWait(Core core, Acquire acquire) {
         this.core = core;
@@ -64,6 +65,7 @@ final class BlockedWait {
     void leave() {
         core.engine.cancel(limit);
         core.engine.cancel(probe);
+        core.engine.cancel(takeOver);
         core.blocking.remove(this);
         if (own != null) {
             own.end(Failure.broken(null, "the wait has ended"));
@@ -102,24 +104,45 @@ final class BlockedWait {
                 } else if (refused != null) {
                     again(true);
                 } else {
-                    blockOver(link, address);
+                    blockOver(link, address, wanted.doubtful);
                 }
             });
         });
     }
 
-    private void blockOver(Link link, String address) {
+    private void blockOver(Link link, String address, boolean wasDoubtful) {
         long lease = Math.min(wanted.lease, wanted.firstLease);
         // If it is cancelled or cut, the request may have been granted without a reply.
-        boolean wasDoubtful = wanted.doubtful;
         wanted.doubtful = true;
         long most = Math.min(Clock.left(acquire.until), core.longestBlock);
         link.send(wanted.acquire(lease, "BLOCK", most), null, most + Rules.WAIT_MARGIN, (reply, failed) -> {
-            if (!acquire.isOver() && own == link) {
+            if (own != link) {
+                link.end(Failure.broken(null, "a newer request waits"));
+            } else if (!acquire.isOver()) {
                 unblocked(reply, failed, address, wasDoubtful, lease);
             }
         });
         probe(core.servers.ready(wanted.name()));
+        if (most < Clock.left(acquire.until)) {
+            takeOver = core.engine.in(most / 3 * 2, () -> takeOver(address, wasDoubtful));
+        }
+    }
+
+    /** Has a newer request take over the positions in the queues, before the older one ends and loses them. */
+    private void takeOver(String address, boolean wasDoubtful) {
+        var older = own;
+        core.servers.dial(address, core.servers.config.login(), null, (link, failed) -> {
+            if (failed != null) {
+                return;
+            }
+            if (acquire.isOver() || own != older) {
+                link.end(Failure.broken(null, "the wait has ended"));
+                return;
+            }
+            own = link;
+            core.engine.cancel(probe);
+            blockOver(link, address, wasDoubtful);
+        });
     }
 
     /**

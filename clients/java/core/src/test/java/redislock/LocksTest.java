@@ -154,6 +154,31 @@ class LocksTest extends OneServer {
     }
 
     @Test
+    void waitForSeveralLocksKeepsItsPlaceBeyondTheLongestWaitOfTheServer() throws Exception {
+        server.command("CONFIG", "SET", "redislock.max-wait", "300");
+        try (var others = server.locks()) {
+            var held = others.lock("place").acquire();
+            var order = new LinkedBlockingQueue<String>();
+            locks.many(List.of("place", "place-2")).acquireAsync().thenAccept(hold -> {
+                order.add("first");
+                hold.close();
+            });
+            eventually("one waits", () -> server.waiters("place") == 1);
+            others.lock("place").acquireAsync().thenAccept(hold -> {
+                order.add("second");
+                hold.close();
+            });
+            eventually("both wait", () -> server.waiters("place") == 2);
+            Thread.sleep(1000);
+            held.close();
+            assertEquals("first", order.poll(SLACK.toSeconds(), TimeUnit.SECONDS));
+            assertEquals("second", order.poll(SLACK.toSeconds(), TimeUnit.SECONDS));
+        } finally {
+            server.command("CONFIG", "SET", "redislock.max-wait", "0");
+        }
+    }
+
+    @Test
     void labelAndPrefixAreUsed() throws Exception {
         try (var own = Locks.builder().url("redis://" + server.address()).label("worker").prefix("lock:").open();
                 var hold = own.lock("k").acquire()) {
