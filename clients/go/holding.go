@@ -114,6 +114,8 @@ func (c *core) tellLoss(h *held, lost *LostError) {
 // release releases the hold. If a server does not answer in time, the release continues in the background.
 func (c *core) release(ctx context.Context, h *held) error {
 	ctx = context.WithoutCancel(ctx)
+	c.working.count.Add(1) // a close waits for it
+	defer c.working.count.Add(-1)
 	if _, did := c.keeper.finish(h, ""); !did {
 		h.mu.Lock()
 		lost, isLeft := h.lost, h.isLeft
@@ -185,6 +187,11 @@ func (c *core) shut(ctx context.Context) {
 		}
 	}
 	c.working.wait(ctx)
+	if ctx.Err() != nil { // releases that were just requested must still reach the server
+		moment, cancel := context.WithTimeout(context.Background(), longestPause)
+		defer cancel()
+		c.working.wait(moment)
+	}
 	c.stop()
 	c.servers.end()
 	ending, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -206,7 +206,8 @@ func closed() error { return &Error{Kind: ErrClosed, Message: "the Locks are clo
 
 // Close ends all holds, waits and connections: acquires fail with ErrClosed, the contexts of holds are cancelled, and
 // holds are released. It waits for the functions of Run, and then for the server, until ctx ends, or for 5 s if ctx has
-// no deadline. A function of Run that runs longer keeps its lease. Close may be called several times.
+// no deadline. Even if ctx has ended, it waits up to a quarter of a second for the releases. A function of Run that runs
+// longer keeps its lease. Close may be called several times.
 func (l *Locks) Close(ctx context.Context) {
 	l.once.Do(func() {
 		if _, has := ctx.Deadline(); !has {

@@ -291,6 +291,41 @@ func TestAForgottenHoldIsNotRenewed(t *testing.T) {
 	<-ctx.Done()
 }
 
+func TestCloseReleasesThoughItsContextHasEnded(t *testing.T) {
+	other := open(t)
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	for range 10 {
+		locks := open(t)
+		hold := acquire(t, locks.Lock("close-late"))
+		locks.Close(ctx)
+		if !isFree(other, "close-late") {
+			t.Fatal("the hold is not released")
+		}
+		if hold.Reason() != redislock.ReasonClose {
+			t.Fatalf("the reason is %s", hold.Reason())
+		}
+	}
+}
+
+func TestCloseWaitsForAReleaseInFlight(t *testing.T) {
+	other := open(t)
+	for range 200 {
+		locks := open(t)
+		hold := acquire(t, locks.Lock("close-release"))
+		released := make(chan error, 1)
+		go func() { released <- hold.Release(background) }()
+		<-hold.Context().Done() // it has begun
+		locks.Close(background)
+		if err := <-released; err != nil {
+			t.Fatal(err)
+		}
+		if !isFree(other, "close-release") {
+			t.Fatal("it is held")
+		}
+	}
+}
+
 func TestCloseReleasesAndWaitsForBodies(t *testing.T) {
 	locks, other := open(t), open(t)
 	hold := acquire(t, locks.Lock("close-hold"))

@@ -27,6 +27,9 @@ final class Core {
         void done(long sent, boolean mayComeLate, Problem problem);
     }
 
+    /** How long a close on an interrupted thread waits for the server. */
+    private static final Duration MOMENT = Duration.ofNanos(Rules.LONGEST_PAUSE);
+
     final Engine engine = new Engine();
     final Locks.Builder options;
     final Servers servers;
@@ -403,6 +406,10 @@ final class Core {
         }
         if (!most.isZero()) {
             await(done, most);
+            if (Thread.interrupted()) { // releases that were just requested must still reach the server
+                await(done, most.compareTo(MOMENT) < 0 ? most : MOMENT);
+                Thread.currentThread().interrupt();
+            }
         }
         var timing = engine.get(() -> {
             for (var held : keeper.all()) {

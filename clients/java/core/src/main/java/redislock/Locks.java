@@ -196,7 +196,7 @@ public final class Locks implements AutoCloseable {
      * Ends all holds, waits and connections: acquires fail with {@link LocksClosedException}, holders are notified by
      * {@link Hold#lost}, and holds are released. It waits at most this long for the bodies of run and call in other
      * threads, and then for the server. A body that runs longer keeps its lease. It never throws, and a second call
-     * does nothing. On an interrupted thread it does not wait, and keeps the interrupt flag.
+     * does nothing. On an interrupted thread it waits for a quarter of a second at most, and keeps the interrupt flag.
      *
      * @param most how long it may take; with 0 it asks no server
      */

@@ -269,6 +269,20 @@ class PitfallsTest extends OneServer {
     }
 
     @Test
+    void closeOfAnInterruptedThreadReleases() throws Exception {
+        for (int time = 0; time < 10; time++) {
+            var own = server.locks();
+            var hold = own.lock("late").acquire();
+            own.lock("later").acquire();
+            Thread.currentThread().interrupt();
+            hold.close();
+            own.close();
+            assertTrue(Thread.interrupted());
+            assertFalse(server.isHeld("late") || server.isHeld("later"));
+        }
+    }
+
+    @Test
     void closeTellsABodyAndLeavesItItsLease() throws Exception {
         var own = server.locks();
         var told = new CompletableFuture<LockLostException.Reason>();
