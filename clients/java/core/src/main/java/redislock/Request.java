@@ -67,6 +67,11 @@ final class Request {
     }
 
     Request start() {
+        if (servers.hasEnded()) {
+            end(Problem.closed());
+            return this;
+        }
+        servers.unanswered.add(this);
         attempt();
         return this;
     }
@@ -74,7 +79,14 @@ final class Request {
     /** Stops repeating it, and answers nothing. The request may still be in flight. */
     void cancel() {
         isOver = true;
+        servers.unanswered.remove(this);
         servers.engine.cancel(timer);
+    }
+
+    /** Ends it, because the Locks are closed. */
+    void close() {
+        var problem = last();
+        end(problem == null ? Problem.closed() : problem);
     }
 
     private void attempt() {
@@ -163,6 +175,7 @@ final class Request {
 
     private void answered(Link link, Object reply, long sent, long number) {
         isOver = true;
+        servers.unanswered.remove(this);
         if (wanted != null || onFailed != null) {
             servers.grantsAgain();
             if (!link.served) {
@@ -231,6 +244,7 @@ final class Request {
     private void end(Problem problem) {
         if (!isOver) {
             isOver = true;
+            servers.unanswered.remove(this);
             then.accept(null, problem);
         }
     }

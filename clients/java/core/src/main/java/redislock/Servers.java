@@ -4,8 +4,10 @@ import java.lang.System.Logger.Level;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import javax.net.ssl.SSLSocketFactory;
@@ -210,6 +212,8 @@ final class Servers {
     }
 
     private final List<Link> open = new ArrayList<>();
+    /** The requests that are not answered yet. */
+    final Set<Request> unanswered = new LinkedHashSet<>();
 
     /** Finds the server of this lock, once for all callers. */
     void findFor(String name, long until, BiConsumer<String, Failure> then) {
@@ -362,6 +366,7 @@ final class Servers {
         for (var link : List.copyOf(open)) {
             link.end(Failure.broken(null, "the locks were closed"));
         }
+        engine.soon(() -> List.copyOf(unanswered).forEach(Request::close)); // no timer will end them
     }
 
     boolean hasEnded() {

@@ -19,6 +19,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
@@ -265,6 +266,41 @@ class PitfallsTest extends OneServer {
             second.close();
             assertTrue(System.nanoTime() - began < SLACK.toNanos(), "it is bounded");
             own.signal("CONT");
+        }
+    }
+
+    @Test
+    void closeEndsAllRequestsInFlight() throws Exception {
+        try (var own = new Server()) {
+            var mine = own.locks();
+            var held = mine.lock("extended").acquire();
+            var released = mine.lock("released").acquire();
+            own.kill();
+            var all = new ArrayList<CompletableFuture<?>>();
+            for (Callable<?> ask : List.<Callable<?>>of(mine::ping, () -> mine.info("k"), () -> {
+                mine.checkToken("k", 7);
+                return null;
+            }, () -> {
+                held.extend(Duration.ofSeconds(30));
+                return null;
+            })) {
+                var ended = new CompletableFuture<Object>();
+                started(() -> {
+                    try {
+                        ended.complete(ask.call());
+                    } catch (Exception e) {
+                        ended.complete(e);
+                    }
+                }, true);
+                all.add(ended);
+            }
+            all.add(released.releaseAsync().handle((done, failed) -> failed.getCause()));
+            Thread.sleep(300);
+            mine.close(Duration.ofMillis(100));
+            for (var each : all) {
+                var thrown = each.get(SLACK.toSeconds(), TimeUnit.SECONDS);
+                assertTrue(thrown instanceof ConnectionFailedException, String.valueOf(thrown));
+            }
         }
     }
 
