@@ -157,6 +157,16 @@ public final class Lock {
         return hold;
     }
 
+    /** Waits as {@link #acquire} does. An interrupt does not end the wait, and the thread keeps its flag. */
+    Hold acquireUninterruptibly() {
+        var waiting = start(options.most, options.most == 0);
+        var hold = waiting.join();
+        if (hold == null) {
+            throw waiting.timedOut().exception();
+        }
+        return hold;
+    }
+
     /**
      * Takes the lock if it is free. It does not wait, and leaves no position in the queue. Every failure is an
      * exception.

@@ -5,7 +5,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 
@@ -84,15 +83,6 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
         }
     }
 
-    /** Waits for the hold. An interrupt does not end the wait, and the thread keeps its flag. */
-    private static Hold uninterruptibly(Lock lock) {
-        try {
-            return lock.acquireAsync().join();
-        } catch (CompletionException e) {
-            throw e.getCause() instanceof LockException own ? own : e;
-        }
-    }
-
     /**
      * Waits for the lock. An interrupt does not end the wait, and the thread keeps its interrupt flag.
      *
@@ -102,7 +92,7 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
     @Override
     public void lock() {
         try {
-            take(lock, ThreadLock::uninterruptibly);
+            take(lock, Lock::acquireUninterruptibly);
         } catch (InterruptedException e) {
             throw new AssertionError(e); // nothing of it is interruptible
         }
@@ -126,7 +116,7 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
     @Override
     public boolean tryLock() {
         try {
-            return tryTake(Duration.ZERO, ThreadLock::uninterruptibly);
+            return tryTake(Duration.ZERO, Lock::acquireUninterruptibly);
         } catch (InterruptedException e) {
             throw new AssertionError(e); // nothing of it is interruptible
         }

@@ -66,6 +66,15 @@ final class Waiting {
         }
     }
 
+    /** Waits for the outcome. An interrupt does not end the wait, and the thread keeps its flag. */
+    Hold join() {
+        var granted = end.join();
+        if (problem != null) {
+            throw problem.exception();
+        }
+        return granted;
+    }
+
     private void cancel() {
         core.engine.run(() -> {
             acquire.end(new Problem(Problem.Kind.CANCELLED, label, "the wait was cancelled", null));

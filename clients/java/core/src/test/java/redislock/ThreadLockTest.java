@@ -139,6 +139,16 @@ class ThreadLockTest extends OneServer {
     }
 
     @Test
+    void stageOfAnAcquireMayTakeALock() throws Exception {
+        var lock = locks.lock("inner").asLock();
+        locks.lock("outer").acquireAsync().thenAccept(hold -> {
+            lock.lock();
+            lock.unlock();
+            hold.close();
+        }).get(SLACK.toSeconds(), TimeUnit.SECONDS);
+    }
+
+    @Test
     void serverThatIsAwayIsNotBusy() {
         try (var away = Locks.open("redis://127.0.0.1:1")) {
             assertThrows(ConnectionFailedException.class, () -> away.lock("k").asLock().tryLock());
