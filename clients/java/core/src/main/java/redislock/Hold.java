@@ -74,6 +74,10 @@ public final class Hold implements AutoCloseable {
         }
     }
 
+    boolean isHeld() {
+        return ended() == null;
+    }
+
     /** Returns the reason why it is not certainly held; null if it is. */
     private LockLostException ended() {
         if (held.overdue() != null) {

@@ -65,7 +65,7 @@ public final class ThreadLock implements java.util.concurrent.locks.Lock {
      */
     private void take(Lock how, Acquire acquire) throws InterruptedException {
         var own = own();
-        if (own.isPresent() && own.get().hold.reason().isEmpty()) {
+        if (own.isPresent() && own.get().hold.isHeld()) {
             own.get().count++;
             return;
         }

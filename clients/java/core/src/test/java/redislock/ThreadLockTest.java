@@ -139,6 +139,18 @@ class ThreadLockTest extends OneServer {
     }
 
     @Test
+    void lockWhoseHoldWasReleasedIsAcquiredAgain() throws Exception {
+        var lock = locks.lock("again").asLock();
+        lock.lock();
+        long token = lock.hold().orElseThrow().token();
+        lock.hold().orElseThrow().release();
+        assertTrue(lock.tryLock());
+        assertTrue(lock.hold().orElseThrow().token() > token);
+        assertTrue(server.isHeld("again"));
+        lock.unlock();
+    }
+
+    @Test
     void stageOfAnAcquireMayTakeALock() throws Exception {
         var lock = locks.lock("inner").asLock();
         locks.lock("outer").acquireAsync().thenAccept(hold -> {
