@@ -37,6 +37,7 @@ public final class Leader implements AutoCloseable {
     private final CompletableFuture<Void> resigns = new CompletableFuture<>();
 
     Leader(Lock lock) {
+        Rules.check(lock.isExclusive(), "a leader needs an exclusive lock: of readers or permits there may be several");
         Rules.check(!lock.hasMinHold(), "minHold must not be set for leaders: the next leader waits only for the lease");
         this.lock = lock;
         core = lock.core();

@@ -126,6 +126,10 @@ public final class Lock {
         return new Lock(this, new Options(lease, wait, minHold, maxHold, renews, owner));
     }
 
+    boolean isExclusive() {
+        return kind == Wanted.Kind.EXCLUSIVE;
+    }
+
     boolean hasMinHold() {
         return options.minHold > 0;
     }

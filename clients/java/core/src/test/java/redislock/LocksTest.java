@@ -326,6 +326,8 @@ class LocksTest extends OneServer {
                 locks.lock("k").maxHold(Duration.ofSeconds(1)).minHold(Duration.ofSeconds(2)));
         assertThrows(IllegalArgumentException.class, () ->
                 locks.leader(locks.lock("k").minHold(Duration.ofSeconds(1))));
+        assertThrows(IllegalArgumentException.class, () -> locks.leader(locks.read("k")));
+        assertThrows(IllegalArgumentException.class, () -> locks.leader(locks.semaphore("k", 2)));
         assertThrows(IllegalArgumentException.class, () -> Locks.open("http://127.0.0.1"));
         var host = assertThrows(IllegalArgumentException.class, () -> Locks.open("my-redis")).getMessage();
         assertTrue(host.endsWith("must begin with redis:// or rediss://, not with the scheme ''"), host);
