@@ -129,6 +129,11 @@ func (c *core) release(ctx context.Context, h *held) error {
 		}
 		return lost
 	}
+	return c.giveBack(ctx, h)
+}
+
+// giveBack releases a hold that has ended in this process.
+func (c *core) giveBack(ctx context.Context, h *held) error {
 	until, held := now().after(releaseTime), make([]bool, len(h.w.names))
 	err := each(h.w.names, func(i int, name string) error {
 		words := h.w.release(name, h.token)

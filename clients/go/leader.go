@@ -12,8 +12,8 @@ type Leader struct {
 	hold atomic.Pointer[Hold]
 
 	// OnElected is the work of the leader. Its context is cancelled when the leader is deposed or resigns; then return nil
-	// or the cause of its end. If it returns nil earlier, the leader continues to lead. After any other error, the lock is
-	// released, and Run ends.
+	// or the cause of its end. A leader that resigns keeps the lock until then, but renews it no more. If the work returns
+	// nil earlier, the leader continues to lead. After any other error, the lock is released, and Run ends.
 	OnElected func(ctx context.Context, hold *Hold) error
 	// OnDeposed is called when the leader loses the lock, but not when it resigns. It then stands for election again.
 	OnDeposed func(lost *LostError)
@@ -77,6 +77,9 @@ func (l *Leader) Run(ctx context.Context) error {
 
 // lead leads until it is deposed; an error ends its candidacy.
 func (l *Leader) lead(ctx context.Context, hold *Hold) error {
+	c := hold.core
+	c.bodies.count.Add(1)
+	defer c.bodies.count.Add(-1)
 	l.hold.Store(hold)
 	defer l.hold.Store(nil)
 	work, cancel := context.WithCancelCause(hold.Context())
@@ -105,19 +108,29 @@ func (l *Leader) lead(ctx context.Context, hold *Hold) error {
 	hasEnded := lost != nil || work.Err() != nil
 	// The work may return the end of its context, or the loss, as its error.
 	hasFailed := func() bool {
-		if hasEnded && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(work)) || errors.Is(err, lost)) {
-			return false
+		if err == nil || !hasEnded {
+			return err != nil
 		}
-		return err != nil
+		isEnd := false
+		for _, end := range []error{context.Canceled, context.Cause(work), lost, ErrReleased} {
+			isEnd = isEnd || errors.Is(err, end)
+		}
+		return !isEnd
 	}
 	var why *LostError
 	if errors.As(lost, &why) && ctx.Err() == nil && !hasFailed() {
 		tell(l.OnDeposed, why)
 	}
-	_ = hold.Release(ctx) // it leads no more either way: the rest goes on in the background
+	// The hold ends for the work, which may ask Check. The server keeps the lock until the work has ended, or its lease.
+	_, resigns := c.keeper.finish(hold.held, "")
 	if !isDone {
-		err = <-done // the work has seen that its context has ended
+		err = <-done
 	}
+	// It leads no more either way: the rest goes on in the background.
+	if resigns {
+		_ = c.giveBack(context.WithoutCancel(ctx), hold.held)
+	}
+	_ = hold.Release(ctx)
 	var thrown *panicked
 	if errors.As(err, &thrown) {
 		panic(thrown.value)

@@ -562,6 +562,33 @@ func TestALeaderThatLosesItsLockLeadsNoMore(t *testing.T) {
 	}
 }
 
+func TestALeaderThatResignsKeepsTheLockUntilItsWorkHasEnded(t *testing.T) {
+	locks := open(t)
+	leader := locks.Leader("resigns")
+	elected, mayEnd := make(chan struct{}), make(chan struct{})
+	leader.OnElected = func(_ context.Context, hold *redislock.Hold) error {
+		close(elected)
+		for hold.Check() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		<-mayEnd // it finishes what it has begun
+		return hold.Check()
+	}
+	ctx, resign := context.WithCancel(background)
+	ended := make(chan error, 1)
+	go func() { ended <- leader.Run(ctx) }()
+	<-elected
+	resign()
+	time.Sleep(100 * time.Millisecond)
+	if isFree(locks, "resigns") {
+		t.Error("another may lead while the work goes on")
+	}
+	close(mayEnd)
+	if err := <-ended; !errors.Is(err, context.Canceled) || !isFree(locks, "resigns") {
+		t.Fatalf("it ended in %v", err)
+	}
+}
+
 // The work of a leader reports the loss by the error that it finds in its context, or by that of Check.
 func TestALeaderWhoseWorkReturnsTheLossStandsAgain(t *testing.T) {
 	for name, until := range map[string]func(context.Context, *redislock.Hold) error{

@@ -264,7 +264,6 @@ final class Core {
 
     /** Releases the hold. If a server does not answer in time, the release continues in the background. */
     void release(Held held, BiConsumer<LockLostException, Problem> then) {
-        boolean isListener = engine.isInListener();
         if (!keeper.finish(held, null)) {
             var lost = held.lost;
             if (lost != null && !held.isLeft) {
@@ -276,6 +275,12 @@ final class Core {
             then.accept(lost, null); // null: it was released before
             return;
         }
+        giveBack(held, then);
+    }
+
+    /** Releases a hold that has ended in this process. */
+    void giveBack(Held held, BiConsumer<LockLostException, Problem> then) {
+        boolean isListener = engine.isInListener();
         var wanted = held.wanted;
         long until = Clock.after(Clock.now(), Rules.RELEASE_TIME);
         var problems = new ArrayList<Problem>();
@@ -338,6 +343,22 @@ final class Core {
             var first = info.holders().get(0);
             then.accept(": held by " + first.owner() + " for " + Rules.text(first.held().toNanos()));
         });
+    }
+
+    /**
+     * Ends the hold of a leader for its work, which may ask {@link Hold#check}. The server keeps the lock until the work
+     * has ended, or its lease. Returns false if the hold had ended before.
+     */
+    boolean resign(Held held) {
+        boolean isFirst = keeper.finish(held, null);
+        working += isFirst ? 1 : 0;
+        return isFirst;
+    }
+
+    /** Releases the hold of a leader that has resigned. */
+    void resigned(Held held, Runnable then) {
+        working--;
+        giveBack(held, (lost, problem) -> then.run());
     }
 
     void enterBody(Held held) {

@@ -18,7 +18,8 @@ public final class Leader implements AutoCloseable {
     public interface Work {
         /**
          * Does the work of the leader, in a thread of its own, which is interrupted when the leader is deposed or
-         * resigns. If it returns, the leader continues to lead.
+         * resigns. A leader that resigns keeps the lock until the work has ended, but renews it no more. If the work
+         * returns earlier, the leader continues to lead.
          *
          * @param hold the leader's hold
          * @throws Exception to release the lock and end the candidacy; after a loss it stands again all the same
@@ -150,15 +151,21 @@ public final class Leader implements AutoCloseable {
         // Work that checks the hold can throw its loss before another thread has completed the future.
         boolean isLost = lost.isDone() || hold.held().lost != null;
         boolean hasFailed = threw.isDone() && !isLost && !resigns.isDone();
+        boolean isHeld = core.engine.get(() -> core.resign(hold.held()));
         thread.interrupt();
-        try {
-            hold.close();
-        } catch (LockLostException e) {
-            if (!resigns.isDone()) {
-                core.engine.tell(() -> deposed.accept(e));
-            }
+        var loss = hold.held().lost;
+        if (loss != null && !resigns.isDone()) {
+            core.engine.tell(() -> deposed.accept(loss));
         }
         var thrown = ended.join();
+        Thread.interrupted(); // close() interrupts only a candidate that waits
+        if (isHeld) {
+            var released = new CompletableFuture<Void>();
+            core.engine.run(() -> core.resigned(hold.held(), () -> released.complete(null)));
+            Core.await(released, Duration.ofNanos(Rules.RELEASE_TIME + Rules.ATTEMPT));
+        } else {
+            core.engine.run(() -> core.release(hold.held(), (lostNow, problem) -> { }));
+        }
         if (hasFailed) {
             core.engine.log(Level.ERROR, "the work of the leader of '" + lock.label() + "' failed, so the candidacy ends: "
                     + thrown);

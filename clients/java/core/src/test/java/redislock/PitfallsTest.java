@@ -429,6 +429,30 @@ class PitfallsTest extends OneServer {
     }
 
     @Test
+    void leaderThatResignsKeepsTheLockUntilItsWorkHasEnded() throws Exception {
+        var began = new CountDownLatch(1);
+        var mayEnd = new CountDownLatch(1);
+        var leader = locks.leader(locks.lock("resigns")).onElected(hold -> {
+            began.countDown();
+            try {
+                while (true) {
+                    hold.check();
+                }
+            } catch (LockLostException e) {
+                Thread.interrupted();
+                mayEnd.await(); // it finishes what it has begun
+            }
+        }).start();
+        assertTrue(began.await(SLACK.toSeconds(), TimeUnit.SECONDS));
+        var closing = started(leader::close, false);
+        Thread.sleep(100);
+        assertTrue(server.isHeld("resigns"), "another may lead while the work goes on");
+        mayEnd.countDown();
+        closing.join(SLACK.toMillis());
+        assertFalse(server.isHeld("resigns"));
+    }
+
+    @Test
     void leaderWhoseWorkThrowsTheLossStandsAgain() throws Exception {
         var deposed = new AtomicInteger();
         var times = new AtomicInteger();
