@@ -56,7 +56,7 @@ func (l *Leader) Run(ctx context.Context) error {
 				return err
 			}
 		case ctx.Err() != nil:
-			return context.Cause(ctx)
+			return endOf(ctx)
 		case errors.Is(err, ErrClosed) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrAlreadyHeld):
 			return err
 		default:
@@ -138,7 +138,7 @@ func (l *Leader) lead(ctx context.Context, hold *Hold) error {
 	if hasFailed() {
 		return err
 	}
-	return context.Cause(ctx)
+	return endOf(ctx)
 }
 
 // A panicked is a panic of the work, which continues in the goroutine of Run once the lock is released.

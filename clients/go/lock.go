@@ -135,7 +135,7 @@ func (k *Lock) explain(ctx context.Context, w *wanted, err error, began moment) 
 	case ctx.Err() == nil:
 		return named(err, w.label(), w.lease)
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("redislock: the wait for lock %q was cancelled: %w", w.label(), context.Cause(ctx))
+		return fmt.Errorf("redislock: the wait for lock %q was cancelled: %w", w.label(), endOf(ctx))
 	}
 	// A server that does not answer, or that grants nothing, is not another holder.
 	if last := cmp.Or(w.last.Load(), w.quarantine.Load()); last != nil {

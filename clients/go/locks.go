@@ -18,6 +18,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
@@ -197,9 +199,18 @@ func answered[T any](ctx context.Context, c *core, name string, ask func() (T, e
 // ended returns the error, or that of the context if it ended the request.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return endOf(ctx)
 	}
 	return err
+}
+
+// endOf returns the cause of a context's end, which is also that context's error; nil if it has not ended.
+func endOf(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if cause == nil || errors.Is(cause, ctx.Err()) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", ctx.Err(), cause)
 }
 
 func closed() error { return &Error{Kind: ErrClosed, Message: "the Locks are closed"} }

@@ -224,6 +224,28 @@ func TestAnAcquireWithACancelledContextSendsNothing(t *testing.T) {
 	}
 }
 
+func TestTheErrorOfACancelledWaitIsThatOfTheContextAndItsCause(t *testing.T) {
+	locks, own := open(t), errors.New("the program's own")
+	hold := acquire(t, locks.Lock("cause"))
+	ctx, cancel := context.WithCancelCause(background)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := locks.Lock("cause").Acquire(ctx)
+		ended <- err
+	}()
+	waiting(t, locks, "cause", 1)
+	cancel(own)
+	if err := <-ended; !errors.Is(err, context.Canceled) || !errors.Is(err, own) {
+		t.Fatalf("it ended in %v", err)
+	}
+	if err := locks.Leader("cause").Run(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, own) {
+		t.Fatalf("the candidacy ended in %v", err)
+	}
+	if err := hold.Release(background); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestNoServerIsNoOtherHolder(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
