@@ -147,7 +147,8 @@ func (k *Lock) explain(ctx context.Context, w *wanted, err error, began moment) 
 		}
 	}
 	servers := k.locks.core.servers
-	isUp := moment(servers.heard.Load()) >= began || began.age() < 2*longestPause && servers.ready(w.name()) != nil
+	// A request that waits in the process for its turn has asked no server.
+	isUp := moment(servers.heard.Load()) >= began || !w.sent.Load() && began.age() < 2*longestPause && servers.ready(w.name()) != nil
 	if w.answered.Load() || isUp {
 		return k.timeout(ctx, began)
 	}

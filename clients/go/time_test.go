@@ -168,6 +168,30 @@ func TestAWaitWithoutAnEndEndsWhenNoServerAnswersFor10Seconds(t *testing.T) {
 	})
 }
 
+func TestAServerThatIsSilentIsNoOtherHolder(t *testing.T) {
+	inBubble(t, func(t *testing.T, server *fakeServer, locks *Locks) {
+		hold, err := locks.Lock("k").Acquire(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := hold.Release(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		server.mu.Lock()
+		server.silent = true
+		server.mu.Unlock()
+		time.Sleep(time.Second)
+		for _, wait := range []time.Duration{200 * time.Millisecond, time.Second} {
+			ctx, cancel := context.WithTimeout(context.Background(), wait)
+			_, err = locks.Lock("k").Acquire(ctx)
+			cancel()
+			if !errors.Is(err, ErrConnectionFailed) || errors.Is(err, ErrLockTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("after %v: %v", wait, err)
+			}
+		}
+	})
+}
+
 func TestAHoldThatIsNotRenewedEndsBeforeItsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, server *fakeServer, locks *Locks) {
 		began := time.Now()
