@@ -258,6 +258,14 @@ func TestNoServerIsNoOtherHolder(t *testing.T) {
 	if hold != nil || isHeld || !errors.Is(err, redislock.ErrConnectionFailed) || !strings.Contains(err.Error(), nobody) {
 		t.Fatalf("%v, %v, %v", hold, isHeld, err)
 	}
+	sentinels, err := redislock.New(redislock.Servers{Addrs: []string{nobody}, Primary: "main"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sentinels.Close(background)
+	if _, err = sentinels.Ping(background); !errors.Is(err, redislock.ErrConnectionFailed) || !strings.Contains(err.Error(), "in time: "+nobody) {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(background, 300*time.Millisecond)
 	defer cancel()
 	if _, err = locks.Lock("nobody").Acquire(ctx); !errors.Is(err, redislock.ErrConnectionFailed) || !errors.Is(err, context.DeadlineExceeded) {

@@ -54,7 +54,7 @@ func (s *servers) request(ctx context.Context, a *ask) (*answer, error) {
 		if failed == nil {
 			return got, nil
 		}
-		node, address = "", cmp.Or(address, s.address(a.name))
+		node, address = "", cmp.Or(address, s.address(a.name), strings.Join(s.config.Addrs, ", "))
 		next, number, to := again, 0, ""
 		if failed.refused {
 			next, number, to = judge(failed.text)
