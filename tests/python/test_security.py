@@ -56,7 +56,7 @@ RIGHTS = {
     "admin": (
         """INFO redislock|PING|ROLE|REPLICAOF NO ONE|FAILOVER ABORT|CONFIG SET redislock.max-wait 0
         CONFIG GET redislock.*|CONFIG REWRITE|CLIENT PAUSE 1 WRITE|CLIENT UNPAUSE|ACL LOG|CLUSTER FAILOVER
-        SCAN 0 TYPE redislock|SAVE|BGREWRITEAOF""",
+        SCAN 0 TYPE redislock|SAVE|BGSAVE|BGREWRITEAOF""",
         """LOCK.ACQUIRE lock:b admin PX 60000|LOCK.RELEASE lock:a alice|LOCK.INFO lock:a|DEL lock:a|SET lock:a x
         GET data:x|FLUSHALL|ACL LIST|ACL SETUSER eve on|MODULE LIST|DEBUG SLEEP 0|CLIENT KILL ID 1|CONFIG RESETSTAT
         MONITOR|SLOWLOG GET""",
@@ -64,7 +64,8 @@ RIGHTS = {
     "watcher": (
         "LOCK.INFO lock:a|INFO redislock|PING|PSUBSCRIBE __keyevent@0__:lock.*",
         """LOCK.INFO data:x|LOCK.HELDBY alice|LOCK.ACQUIRE lock:b watcher PX 60000|LOCK.RELEASE lock:a alice
-        DEL lock:a|SLOWLOG GET|MONITOR|CLIENT LIST|PSUBSCRIBE *""",
+        DEL lock:a|SLOWLOG GET|MONITOR|CLIENT LIST|PSUBSCRIBE *
+        PSUBSCRIBE __keyevent@*__:lock.*|PSUBSCRIBE __keyevent@1__:lock.*""",
     ),
 }
 
