@@ -1,6 +1,8 @@
 """redislock.confirm all: a grant or a renewal is answered when every replica has it (CONTRACT 6, T3)."""
 
 import contextlib
+import re
+import subprocess
 import time
 
 import pytest
@@ -11,7 +13,7 @@ from harness.limits import SOON_SECONDS, eventually
 from harness.payload import dump
 from harness.replicas import is_linked
 from harness.replies import module_info
-from harness.server import StartFailed
+from harness.server import CLI, StartFailed
 from harness.wire import Closed, ServerError, encode, refused
 
 #: For tests in which a confirmation fails: long enough to look around before.
@@ -532,6 +534,31 @@ def test_a_group_size_that_is_too_small_is_logged(group):
     # All is still all.
     with frozen(group[2]):
         assert primary.ask("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS).waits()
+
+
+def test_a_tool_that_reads_the_stream_and_confirms_nothing_is_found_and_closed(group):
+    primary, first, second = group
+    command = [CLI, "-p", str(primary.port), "--replica"]
+    tool = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        has_replicas(primary, 3)
+        assert counted(primary, "confirm_replicas_missing") == 0
+        assert counted(primary, "confirm_replicas_too_many") == 1
+        request = primary.ask("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS)
+        has_caught_up(primary, first)
+        has_caught_up(primary, second)
+        assert request.waits(), "the tool never confirms"
+        assert [text for text in primary.info("replication").values() if "port=0,state=online" in text]
+        replicas = primary.admin("CLIENT LIST TYPE replica").splitlines()
+        newest = max(replicas, key=lambda text: int(re.match(r"id=(\d+) ", text)[1]))
+        assert primary.admin("CLIENT", "KILL", "ID", re.match(r"id=(\d+) ", newest)[1]) == 1
+        with refused("NOREPLICAS", "one left"):
+            request.answer()
+        has_replicas(primary, 2)
+        assert primary.ask("LOCK.ACQUIRE", "door", "alice", "PX", LEASE_MS).answer() > 0
+    finally:
+        tool.kill()
+        tool.wait()
 
 
 def test_replicas_that_are_missing_are_counted(group):
