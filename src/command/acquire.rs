@@ -119,7 +119,7 @@ pub const MANY_USAGE: &str = "LOCK.MACQUIRE numkeys key [key ...] owner PX milli
 
 /// Parses the arguments after the keys of LOCK.MACQUIRE, which has fewer options.
 pub fn parse_many<'a, A: AsRef<[u8]>>(args: &'a [A], bounds: &Bounds) -> Result<Acquire<'a>, Invalid> {
-    let missing = Invalid::Missing { what: "the owner behind the keys", usage: MANY_USAGE };
+    let missing = Invalid::Missing { what: "the owner after the keys", usage: MANY_USAGE };
     let (who, rest) = args.split_first().ok_or(missing)?;
     let who = owner(who.as_ref())?;
     let mut options = Options::new(rest, "PX, EX, BLOCK or SHARED");
@@ -287,6 +287,16 @@ mod tests {
             let got = of(line).expect_err(line);
             assert!(got.starts_with(error), "{line}: {got}");
         }
+    }
+
+    #[test]
+    fn seconds_without_their_number_are_refused_like_any_where_leases_are_shorter() {
+        let bounds = Bounds { lease_ms_max: 500, ..BOUNDS };
+        let error = |args: &[&str]| parse(args, &bounds).map_err(|e| e.to_string()).unwrap_err();
+        let wanted =
+            "ERR EX cannot be used where a lease lasts at most 500 milliseconds: use PX, from 1 to 500";
+        assert_eq!(error(&["w", "EX", "1"]), wanted);
+        assert_eq!(error(&["w", "EX"]), wanted);
     }
 
     #[test]

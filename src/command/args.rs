@@ -140,10 +140,13 @@ impl<'a, A: AsRef<[u8]>> Options<'a, A> {
             return Err(Invalid::Repeated(name));
         }
         let Some(value) = self.take() else {
-            // The error for an empty value names the accepted values.
+            // The error for an empty value names the accepted values, or says why no value is accepted.
             return match parse(b"") {
                 Ok(_) => Err(Invalid::Missing { what: "a value", usage: name }),
-                Err(wanted) => Err(Invalid::NoValue { name, wanted: Box::new(wanted) }),
+                Err(wanted @ Invalid::Number { .. }) => {
+                    Err(Invalid::NoValue { name, wanted: Box::new(wanted) })
+                }
+                Err(impossible) => Err(impossible),
             };
         };
         *slot = Some(parse(value)?);

@@ -233,7 +233,7 @@ fn deadlock(cycle: &[Link]) -> String {
 pub fn fenced(token: Token, live: Option<Token>) -> String {
     let token = token.get();
     match live.map(Token::get) {
-        None => format!("FENCED token {token} is not live: nobody holds this lock"),
+        None => format!("FENCED token {token} is not live: this lock has no live token"),
         Some(live) if live > token => {
             format!("FENCED token {token} is not live: this lock is held with the newer token {live}")
         }
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn a_fenced_command_is_told_its_token_and_the_live_one() {
         let told = |live| fenced(Token::new(17).unwrap(), live);
-        assert_eq!(told(None), "FENCED token 17 is not live: nobody holds this lock");
+        assert_eq!(told(None), "FENCED token 17 is not live: this lock has no live token");
         let newer = "FENCED token 17 is not live: this lock is held with the newer token 23";
         assert_eq!(told(Token::new(23)), newer);
         assert_eq!(told(Token::new(5)), "FENCED token 17 is not live: this lock is held with token 5");

@@ -91,7 +91,7 @@ mod tests {
         );
         assert!(
             error("2 a b")
-                .starts_with("ERR syntax error: the owner behind the keys is missing: LOCK.MACQUIRE ")
+                .starts_with("ERR syntax error: the owner after the keys is missing: LOCK.MACQUIRE ")
         );
         assert_eq!(error("0 o PX 100"), "ERR numkeys must be an integer from 1 to 64");
         for bad in ["0 w PX 9", "65 a w PX 9", "2 a a w PX 9", "9 a b", "1 a w PX 9 LIMIT 2", "x a w PX 9"] {

@@ -147,7 +147,7 @@ def arity_cases():
         ("0 o PX 100", "numkeys must be an integer from 1 to 64"),
         ("a b o PX 100", "numkeys must be an integer from 1 to 64"),
         ("3 a b", "numkeys is 3, but 2 argument(s) follow: give that many keys, then the owner"),
-        ("2 a b", "the owner behind the keys is missing: LOCK.MACQUIRE numkeys key [key ...] owner PX"),
+        ("2 a b", "the owner after the keys is missing: LOCK.MACQUIRE numkeys key [key ...] owner PX"),
     ]:
         yield ["LOCK.MACQUIRE", *words.split()], [told]
     yield RELEASE + ["x"] * 10_000, ["ERR"]
