@@ -7,7 +7,9 @@ import {
   LockError,
   LockLostError,
   type LossReason,
+  mayPass,
   meaningOf,
+  ofLease,
   ownOf,
 } from "./errors.js";
 import { isReply, quoted } from "./journal.js";
@@ -47,6 +49,8 @@ export class Hold implements AsyncDisposable {
   /** The number of consecutive failed renewals, and the last error. */
   #failures = 0;
   #trouble: unknown;
+  /** Why the server refused the last renewal, if it refuses the same request again. */
+  #refusal: LockError | undefined;
   /** The end of the longest hold (`maxHold`). */
   readonly #end: number;
   /** True if the program is notified of a loss, or asks for it. */
@@ -160,8 +164,8 @@ export class Hold implements AsyncDisposable {
 
   /**
    * Starts a lease of this many milliseconds now; later renewals ask for it, too. Rejects with `LockLostError` if the
-   * hold has ended. Rejects with `ConnectionFailedError` if no server answers within 5 s: the hold then relies on the
-   * shorter of both leases.
+   * hold has ended. Rejects with `ServerRefusedError` if a server refuses the lease: the hold keeps its own. Rejects
+   * with `ConnectionFailedError` if no server answers within 5 s: the hold then relies on the shorter of both leases.
    */
   async extend(lease: number): Promise<void> {
     checkLease(lease);
@@ -170,13 +174,25 @@ export class Hold implements AsyncDisposable {
     await awake(async () => {
       const until = now() + RELEASE_MS;
       await this.#renewing;
-      this.#lease = lease;
-      while (!(await this.#renewNow())) {
+      const before = this.#lease;
+      while (!(await this.#renewFor(lease, before))) {
         this.check();
         if (now() >= until) throw this.#trouble;
         await pause(releasePause(this.#failures));
       }
     });
+  }
+
+  /** Renews with this lease. Later renewals ask for it, too, or for the one from before if a server refuses it. */
+  async #renewFor(lease: number, before: number): Promise<boolean> {
+    this.#lease = lease;
+    const isRenewed = await this.#renewNow();
+    if (this.#refusal === undefined) return isRenewed;
+    this.#lease = before;
+    // The next renewal was planned for the lease that was refused.
+    this.#renewAt = this.#terms.renew ? now() : Number.POSITIVE_INFINITY;
+    this.#plan();
+    throw this.#refusal;
   }
 
   #checkEnd(lease: number): void {
@@ -202,9 +218,8 @@ export class Hold implements AsyncDisposable {
     try {
       return await awake(async () => {
         await this.#renewing;
-        if (lease !== undefined) this.#lease = lease;
         const { cuts } = this.#keeper;
-        const isRenewed = await this.#renewNow();
+        const isRenewed = await this.#renewFor(lease ?? this.#lease, this.#lease);
         this.check();
         if (now() < this.#lateUntil || this.#keeper.cuts !== cuts) {
           throw new ConnectionFailedError(`a renewal of ${quoted(this.names)} went unanswered, and may still come late`);
@@ -351,6 +366,7 @@ export class Hold implements AsyncDisposable {
     // The last lease ends with the longest hold.
     const lease = Math.min(wished, Math.floor(this.#end - sentAt));
     this.#renewAt = Number.POSITIVE_INFINITY;
+    this.#refusal = undefined;
     if (lease < SHORTEST_LEASE_MS) {
       this.#trouble ??= new ConnectionFailedError("its longest hold (maxHold) is about to be over");
       return false;
@@ -378,6 +394,7 @@ export class Hold implements AsyncDisposable {
       const meaning = meaningOf(error);
       if (isOverwritten(meaning)) this.#lose("renewal", "another value was written over it", meaning);
       if (this.#isOver) return false;
+      if (meaning !== "again" && !mayPass(meaning)) this.#refusal = ofLease(meaning, lease);
       this.#failures++;
       const trouble = ownOf(error, this.#keeper.where);
       this.#trouble = trouble;

@@ -110,6 +110,20 @@ for (const driver of BOTH) {
     await bounded.release();
   });
 
+  test(`a lease that the server refuses leaves the hold its own: ${driver}`, async (t) => {
+    const server = await startServer(t);
+    const locks = await locksOn(t, server, driver);
+    const hold = await locks.acquire("k", { lease: 500 });
+    const refusal = { name: "ServerRefusedError", message: /^lease must be from 100 to \d+ milliseconds .*: 172800000$/ };
+    await assert.rejects(hold.extend(172_800_000), refusal);
+    await pause(1000);
+    await assert.rejects(hold.detach(172_800_000), refusal);
+    await pause(1000);
+    hold.check();
+    assert.ok((await leftOn(locks, "k")) <= 500);
+    await hold.release();
+  });
+
   test(`an extension that no server answers is an error, and counts on the shorter lease: ${driver}`, async (t) => {
     const server = await startServer(t);
     const proxy = await startProxy(t, server);
