@@ -1,17 +1,17 @@
 //! The locks of one server, one primary, or one cluster: acquires, waits in the queue, renews, queries,
 //! releases.
 
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{BoxFuture, try_join_all};
 use redis::Value;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::abandon::Errands;
+use crate::address::Address;
 use crate::clock::Moment;
 use crate::engine::Settings;
 use crate::error::{Error, Loss};
@@ -52,6 +52,14 @@ impl Patience {
     fn until(self) -> Moment {
         self.wait.map_or(Moment::NEVER, |wait| self.began + wait + WAIT_MARGIN)
     }
+}
+
+/// A request that waits over a connection of its own. It is sent when its reply is first awaited.
+struct Waiting {
+    reply: BoxFuture<'static, Result<(Value, u64), Failure>>,
+    address: Address,
+    /// How long it waits.
+    most: Duration,
 }
 
 /// The answer about a hold that may have been lost.
@@ -335,17 +343,36 @@ impl Core {
     async fn block(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Blocked, Error> {
         let shared = || self.servers.ready(wanted.name()).map(|link| link.number);
         let (asked_over, lease) = (shared(), wanted.first_lease);
-        let most = patience.left().min(*lock(&self.longest_block));
-        let linking = timeout(patience.left().min(2 * ATTEMPT), self.servers.own_link(wanted.name())).await;
-        let Ok(Ok((link, address))) = linking else { return Ok(Blocked::Broken) };
-        let command = wanted.acquire(lease, Line::Block(most));
-        // If it is cancelled or cut, the request may have been granted without a reply.
         let was_doubtful = wanted.is_doubtful();
-        wanted.doubt();
-        let mut blocked = pin!(link.call(&command, most + WAIT_MARGIN));
+        let Some(mut sent) = self.send_blocked(wanted, patience).await else { return Ok(Blocked::Broken) };
+        let mut again = Moment::now() + sent.most * 2 / 3;
         let reply = loop {
-            if let Ok(reply) = timeout(PROBE, blocked.as_mut()).await {
+            if let Ok(reply) = timeout(PROBE.min(again.left()), sent.reply.as_mut()).await {
                 break reply;
+            }
+            if again.left().is_zero() {
+                again = Moment::NEVER;
+                // A wait that is about to end needs no newer request.
+                let newer = if patience.left() > sent.most / 3 {
+                    self.send_blocked(wanted, patience).await
+                } else {
+                    None
+                };
+                if let Some(newer) = newer {
+                    // It takes over the positions in the queues, before the older one ends and loses them.
+                    let mut older = std::mem::replace(&mut sent, newer);
+                    tokio::select! {
+                        biased;
+                        reply = sent.reply.as_mut() => break reply,
+                        replaced = timeout(ATTEMPT, older.reply.as_mut()) => {
+                            if !matches!(replaced, Ok(Ok(_) | Err(Failure::Refused(_)))) {
+                                return Ok(Blocked::Broken);
+                            }
+                        }
+                    }
+                    again = Moment::now() + sent.most * 2 / 3;
+                }
+                continue;
             }
             // A plain request leaves the queue position unchanged, and gets the token if the lock was
             // granted.
@@ -373,10 +400,24 @@ impl Core {
             (Some(most), _) => *lock(&self.longest_block) = most,
             (None, Step::Fail) => return Err(Error::from_reply(&text)),
             (None, Step::Moved { .. }) if self.servers.is_single() => return Err(Error::from_reply(&text)),
-            (None, Step::Moved { slot, host, port }) => self.servers.moved(slot, host, port, Some(&address)),
+            (None, Step::Moved { slot, host, port }) => {
+                self.servers.moved(slot, host, port, Some(&sent.address))
+            }
             (None, _) => return Ok(Blocked::Broken), // the shared connection learns the same
         }
         Ok(Blocked::Ended)
+    }
+
+    /// Prepares a waiting request over a new connection; `None` if it cannot connect.
+    async fn send_blocked(&self, wanted: &Arc<Wanted>, patience: Patience) -> Option<Waiting> {
+        let most = patience.left().min(*lock(&self.longest_block));
+        let linking = timeout(patience.left().min(2 * ATTEMPT), self.servers.own_link(wanted.name())).await;
+        let Ok(Ok((link, address))) = linking else { return None };
+        let command = wanted.acquire(wanted.first_lease, Line::Block(most));
+        // If it is cancelled or cut, the request may have been granted without a reply.
+        wanted.doubt();
+        let reply = async move { link.call(&command, most + WAIT_MARGIN).await };
+        Some(Waiting { reply: Box::pin(reply), address, most })
     }
 
     // Holding.

@@ -74,6 +74,31 @@ async fn several_locks_that_waited_longer_than_their_lease_are_held() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_several_locks_keeps_its_place_beyond_the_longest_wait_of_the_server() {
+    let server = Server::with(&["--redislock.max-wait", "300"]);
+    let locks = server.locks();
+    let holder = locks.lock("place").acquire().await.unwrap();
+    let (order, mut arrivals) = tokio::sync::mpsc::unbounded_channel();
+    let wait = |name: &'static str, lock: Lock| {
+        let order = order.clone();
+        tokio::spawn(async move {
+            let guard = lock.wait(PATIENCE).acquire().await.unwrap();
+            order.send(name).unwrap();
+            guard.release().await.unwrap();
+        })
+    };
+    let first = wait("first", locks.many(["place", "place-2"]));
+    eventually("the first one waits", || server.waiters("place") == 1).await;
+    let second = wait("second", server.locks().lock("place"));
+    eventually("both wait", || server.waiters("place") == 2).await;
+    sleep(SECOND).await;
+    holder.release().await.unwrap();
+    first.await.unwrap();
+    second.await.unwrap();
+    assert_eq!(arrivals.recv().await, Some("first"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn several_locks_are_renewed_after_a_long_wait_though_replies_take_long() {
     let server = Server::start();
     let door = Door::to(&server);
