@@ -2,8 +2,8 @@
 //!
 //! At the end of a turn, the server closes connections that it has found broken, and those of deleted users. A client
 //! that is answered before that looks like any other, but its reply is dropped without notice. Its connection then
-//! closes in the same turn. No client can have read the reply by then, unless it asked the server itself to close the
-//! connection after it.
+//! closes in the same turn. Only in a few cases can a client have read the reply by then: see `has_dropped_reply` of
+//! the server.
 
 use super::blocked_clients::Reply;
 use crate::lock::tuning::Bound;

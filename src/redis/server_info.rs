@@ -81,7 +81,7 @@ pub(super) fn has_dropped_reply(ctx: &Ctx, client: ClientId, since: Moment) -> b
 
 /// Returns true if a command may have let the server send replies since then. A script and a module's command
 /// (`RedisModule_Yield`) may do that once they have run for `busy-reply-threshold` milliseconds. The server does not
-/// report it. Half of that time is enough here, because the server measures it by another clock.
+/// report it. Half of that time is asked for here, because the server measures it by another clock.
 fn may_have_yielded(ctx: &Ctx, since: Moment) -> bool {
     let threshold_ms = config(ctx, c"busy-reply-threshold").and_then(|ms| ms.parse::<u64>().ok());
     threshold_ms.is_none_or(|ms| ctx.boot().ms_since(since) >= ms / 2)
