@@ -43,14 +43,12 @@ export class Hold implements AsyncDisposable {
   #listenAt: number;
   /** True if the hold must not be garbage-collected before it ends. */
   #isKept: boolean;
-  #renewing: Promise<boolean> | undefined;
+  #renewing: Promise<boolean | LockError> | undefined;
   /** The lease that renewals ask for. */
   #lease: number;
   /** The number of consecutive failed renewals, and the last error. */
   #failures = 0;
   #trouble: unknown;
-  /** Why the server refused the last renewal, if it refuses the same request again. */
-  #refusal: LockError | undefined;
   /** The end of the longest hold (`maxHold`). */
   readonly #end: number;
   /** True if the program is notified of a loss, or asks for it. */
@@ -173,9 +171,7 @@ export class Hold implements AsyncDisposable {
     this.#checkEnd(lease);
     await awake(async () => {
       const until = now() + RELEASE_MS;
-      await this.#renewing;
-      const before = this.#lease;
-      while (!(await this.#renewFor(lease, before))) {
+      while (!(await this.#renewFor(lease))) {
         this.check();
         if (now() >= until) throw this.#trouble;
         await pause(releasePause(this.#failures));
@@ -183,16 +179,18 @@ export class Hold implements AsyncDisposable {
     });
   }
 
-  /** Renews with this lease. Later renewals ask for it, too, or for the one from before if a server refuses it. */
-  async #renewFor(lease: number, before: number): Promise<boolean> {
-    this.#lease = lease;
-    const isRenewed = await this.#renewNow();
-    if (this.#refusal === undefined) return isRenewed;
-    this.#lease = before;
-    // The next renewal was planned for the lease that was refused.
-    this.#renewAt = this.#terms.renew ? now() : Number.POSITIVE_INFINITY;
-    this.#plan();
-    throw this.#refusal;
+  /**
+   * Renews with this lease, for which later renewals ask once a server has granted it. Until then they ask for the
+   * shorter one: a request that went unanswered may still come. Throws what a server refuses for good.
+   */
+  async #renewFor(lease: number): Promise<boolean> {
+    // A renewal in flight may be for another lease.
+    while (this.#renewing !== undefined) await this.#renewing;
+    if (this.#isOver) return false;
+    this.#lease = Math.min(this.#lease, lease);
+    const outcome = await this.#renewNow(lease);
+    if (outcome instanceof LockError) throw outcome;
+    return outcome;
   }
 
   #checkEnd(lease: number): void {
@@ -219,7 +217,7 @@ export class Hold implements AsyncDisposable {
       return await awake(async () => {
         await this.#renewing;
         const { cuts } = this.#keeper;
-        const isRenewed = await this.#renewFor(lease ?? this.#lease, this.#lease);
+        const isRenewed = await this.#renewFor(lease ?? this.#lease);
         this.check();
         if (now() < this.#lateUntil || this.#keeper.cuts !== cuts) {
           throw new ConnectionFailedError(`a renewal of ${quoted(this.names)} went unanswered, and may still come late`);
@@ -351,22 +349,21 @@ export class Hold implements AsyncDisposable {
     };
   }
 
-  /** Renews, unless a renewal is in flight. Resolves with true if it has succeeded. */
-  #renewNow(): Promise<boolean> {
-    this.#renewing ??= this.#renew().finally(() => {
+  /** Renews, unless a renewal is in flight. Resolves with true if it has succeeded, or with a refusal that is final. */
+  #renewNow(asked = this.#lease): Promise<boolean | LockError> {
+    this.#renewing ??= this.#renew(asked).finally(() => {
       this.#renewing = undefined;
       if (!this.#isOver) this.#plan();
     });
     return this.#renewing;
   }
 
-  async #renew(): Promise<boolean> {
+  async #renew(asked: number): Promise<boolean | LockError> {
     const sentAt = now();
-    const wished = Math.max(this.#lease, Math.ceil(this.#life.parkedUntil - sentAt));
+    const wished = Math.max(asked, Math.ceil(this.#life.parkedUntil - sentAt));
     // The last lease ends with the longest hold.
     const lease = Math.min(wished, Math.floor(this.#end - sentAt));
     this.#renewAt = Number.POSITIVE_INFINITY;
-    this.#refusal = undefined;
     if (lease < SHORTEST_LEASE_MS) {
       this.#trouble ??= new ConnectionFailedError("its longest hold (maxHold) is about to be over");
       return false;
@@ -386,6 +383,7 @@ export class Hold implements AsyncDisposable {
       if (this.#failures > 0) this.#told.renewedAgain(this, this.#failures);
       this.#failures = 0;
       this.#trouble = undefined;
+      this.#lease = asked;
       this.#life.deadline = deadlineOf(sentAt, lease);
       if (this.#terms.renew && !this.#isLast) this.#renewAt = renewalOf(sentAt, lease);
       return true;
@@ -394,13 +392,12 @@ export class Hold implements AsyncDisposable {
       const meaning = meaningOf(error);
       if (isOverwritten(meaning)) this.#lose("renewal", "another value was written over it", meaning);
       if (this.#isOver) return false;
-      if (meaning !== "again" && !mayPass(meaning)) this.#refusal = ofLease(meaning, lease);
       this.#failures++;
       const trouble = ownOf(error, this.#keeper.where);
       this.#trouble = trouble;
       this.#told.renewalFailed(this, trouble, this.#failures);
-      this.#renewAt = Math.max(now() + RENEW_PAUSE_MS, Math.min(sentAt + lease / 12, now() + 1000));
-      return false;
+      if (this.#terms.renew) this.#renewAt = Math.max(now() + RENEW_PAUSE_MS, Math.min(sentAt + this.#lease / 12, now() + 1000));
+      return meaning === "again" || mayPass(meaning) ? false : ofLease(meaning, lease);
     }
   }
 

@@ -116,6 +116,9 @@ for (const driver of BOTH) {
     const hold = await locks.acquire("k", { lease: 500 });
     const refusal = { name: "ServerRefusedError", message: /^lease must be from 100 to \d+ milliseconds .*: 172800000$/ };
     await assert.rejects(hold.extend(172_800_000), refusal);
+    const together = [172_800_000, 172_800_000, 400, 172_800_000].map((lease) => hold.extend(lease));
+    const outcomes = (await Promise.allSettled(together)).map(({ status }) => status);
+    assert.deepEqual(outcomes, ["rejected", "rejected", "fulfilled", "rejected"]);
     await pause(1000);
     await assert.rejects(hold.detach(172_800_000), refusal);
     await pause(1000);
