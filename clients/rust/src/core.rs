@@ -343,7 +343,7 @@ impl Core {
     async fn block(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Blocked, Error> {
         let shared = || self.servers.ready(wanted.name()).map(|link| link.number);
         let (asked_over, lease) = (shared(), wanted.first_lease);
-        let was_doubtful = wanted.is_doubtful();
+        let mut was_doubtful = wanted.is_doubtful();
         let Some(mut sent) = self.send_blocked(wanted, patience).await else { return Ok(Blocked::Broken) };
         let mut again = Moment::now() + sent.most * 2 / 3;
         let reply = loop {
@@ -363,7 +363,10 @@ impl Core {
                     let mut older = std::mem::replace(&mut sent, newer);
                     tokio::select! {
                         biased;
-                        reply = sent.reply.as_mut() => break reply,
+                        reply = sent.reply.as_mut() => {
+                            was_doubtful = true; // the older one may be granted yet
+                            break reply;
+                        }
                         replaced = timeout(ATTEMPT, older.reply.as_mut()) => {
                             if !matches!(replaced, Ok(Ok(_) | Err(Failure::Refused(_)))) {
                                 return Ok(Blocked::Broken);
