@@ -10,6 +10,8 @@ final class BlockedWait {
     private int tries;
     private boolean hasSlot;
     private Link own;
+    /** Has a request that a newer one has replaced, as long as it is not answered. */
+    private Link replaced;
     private Engine.Timer limit;
     private Engine.Timer probe;
     private Engine.Timer takeOver;
@@ -71,6 +73,10 @@ final class BlockedWait {
             own.end(Failure.broken(null, "the wait has ended"));
             own = null;
         }
+        if (replaced != null) {
+            replaced.end(Failure.broken(null, "the wait has ended"));
+            replaced = null;
+        }
         if (hasSlot) {
             hasSlot = false;
             core.blockingNow--;
@@ -118,6 +124,9 @@ final class BlockedWait {
         link.send(wanted.acquire(lease, "BLOCK", most), null, most + Rules.WAIT_MARGIN, (reply, failed) -> {
             if (own != link) {
                 link.end(Failure.broken(null, "a newer request waits"));
+                if (replaced == link && (failed == null || failed.isRefused())) {
+                    replaced = null;
+                }
             } else if (!acquire.isOver()) {
                 unblocked(reply, failed, address, wasDoubtful, lease);
             }
@@ -140,6 +149,7 @@ final class BlockedWait {
                 return;
             }
             own = link;
+            replaced = older;
             core.engine.cancel(probe);
             blockOver(link, address, wasDoubtful);
         });
@@ -169,9 +179,10 @@ final class BlockedWait {
 
     private void unblocked(Object reply, Failure failed, String address, boolean wasDoubtful, long lease) {
         core.engine.cancel(probe);
+        core.engine.cancel(takeOver);
         if (failed == null) {
             core.servers.hears();
-            wanted.doubtful = wasDoubtful;
+            wanted.doubtful = wasDoubtful || replaced != null; // that one may be granted yet
             if (reply instanceof Long token) {
                 // It was granted at some time during the wait, and not after this moment.
                 acquire.begin(token, Clock.after(Clock.now(), Rules.sure(lease)), lostOrBegun());
@@ -184,7 +195,7 @@ final class BlockedWait {
             again(true);
             return;
         }
-        wanted.doubtful = wasDoubtful;
+        wanted.doubtful = wasDoubtful || replaced != null;
         long most = Rules.longestWait(failed.text());
         var verdict = Rules.judge(failed.text());
         if (most >= 0) {

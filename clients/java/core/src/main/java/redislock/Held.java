@@ -126,7 +126,9 @@ final class Held implements Comparable<Held> {
 
     /** Schedules the retry of a failed renewal. */
     void renewAgain() {
-        long at = Clock.after(Clock.now(), Rules.LONGEST_PAUSE);
+        // It leaves a short lease time for more than one.
+        long pause = Math.min(Rules.LONGEST_PAUSE, Math.max(Clock.left(deadline) / 4, Rules.PAUSE));
+        long at = Clock.after(Clock.now(), pause);
         if (renews && at < overAt) {
             renewAt = at;
         }
