@@ -36,7 +36,7 @@ type held struct {
 	lost  *LostError
 	// isLooking is true while the server is asked, and looksAgain if it must be asked once more after that.
 	isLooking, looksAgain bool
-	// isLeft is true once a lost hold was released on the server; hasBody while Run works under it.
+	// isLeft is true once a lost hold was released on the server; hasBody while a function works under it.
 	isLeft, hasBody, isForgotten bool
 
 	// The fields of the keeper.
@@ -122,11 +122,19 @@ func (h *held) mayComeLate(lease time.Duration) {
 	h.stray, h.strayUntil = min(h.stray, lease), now().after(strayTime)
 }
 
+// hasFunction records that a function works under the hold: a close waits for it.
+func (h *held) hasFunction() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.hasBody = true
+}
+
 // renewAgain schedules the retry of a failed renewal.
 func (h *held) renewAgain() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if at := now().after(longestPause); h.renews && at < h.overAt {
+	wait := min(longestPause, max(h.deadline.left()/4, pause)) // leaves a short lease time for more than one
+	if at := now().after(wait); h.renews && at < h.overAt {
 		h.renewAt = at
 	}
 }

@@ -114,8 +114,6 @@ func (c *core) tellLoss(h *held, lost *LostError) {
 // release releases the hold. If a server does not answer in time, the release continues in the background.
 func (c *core) release(ctx context.Context, h *held) error {
 	ctx = context.WithoutCancel(ctx)
-	c.working.count.Add(1) // a close waits for it
-	defer c.working.count.Add(-1)
 	if _, did := c.keeper.finish(h, ""); !did {
 		h.mu.Lock()
 		lost, isLeft := h.lost, h.isLeft
@@ -134,6 +132,8 @@ func (c *core) release(ctx context.Context, h *held) error {
 
 // giveBack releases a hold that has ended in this process.
 func (c *core) giveBack(ctx context.Context, h *held) error {
+	c.working.count.Add(1) // a close waits for it
+	defer c.working.count.Add(-1)
 	until, held := now().after(releaseTime), make([]bool, len(h.w.names))
 	err := each(h.w.names, func(i int, name string) error {
 		words := h.w.release(name, h.token)
@@ -195,6 +195,7 @@ func (c *core) shut(ctx context.Context) {
 	if ctx.Err() != nil { // releases that were just requested must still reach the server
 		moment, cancel := context.WithTimeout(context.Background(), longestPause)
 		defer cancel()
+		c.bodies.wait(moment)
 		c.working.wait(moment)
 	}
 	c.stop()

@@ -80,6 +80,7 @@ func (l *Leader) lead(ctx context.Context, hold *Hold) error {
 	c := hold.core
 	c.bodies.count.Add(1)
 	defer c.bodies.count.Add(-1)
+	hold.held.hasFunction()
 	l.hold.Store(hold)
 	defer l.hold.Store(nil)
 	work, cancel := context.WithCancelCause(hold.Context())

@@ -192,9 +192,7 @@ func (k *Lock) Run(ctx context.Context, fn func(ctx context.Context, hold *Hold)
 	if err != nil {
 		return err
 	}
-	hold.held.mu.Lock()
-	hold.held.hasBody = true
-	hold.held.mu.Unlock()
+	hold.held.hasFunction()
 	body, cancel := context.WithCancelCause(hold.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
