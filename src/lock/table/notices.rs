@@ -169,6 +169,28 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_that_left_with_its_slot_is_counted_as_left_and_not_as_broken() {
+        let mut table = Table::default();
+        (table.stats.broken, table.stats.left) = (5, 1);
+        let lock_key = LockKey { db: 0, name: b"k" }.to_owned();
+        table.take_back_broken(&Notice { lock_key, event: Event::Broken, broken: (2, None) });
+        assert_eq!((table.stats.broken, table.stats.left), (3, 3));
+    }
+
+    #[test]
+    fn numbers_that_may_stand_for_a_lock_are_kept() {
+        let mut table = Table::default();
+        let known = with_lock(&mut table, 0, "k");
+        let mut numbers = vec![known];
+        table.keep_known(&mut numbers);
+        assert_eq!(numbers, [known]);
+        table.flushed(NOW, None, true);
+        while table.next_notice().is_some() {}
+        table.keep_known(&mut numbers);
+        assert!(numbers.is_empty(), "{numbers:?}");
+    }
+
+    #[test]
     fn a_number_of_what_was_emptied_finds_nothing_however_late_it_comes() {
         let mut table = Table::default();
         let mut gone = Vec::new();

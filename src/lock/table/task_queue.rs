@@ -282,6 +282,17 @@ mod tests {
     }
 
     #[test]
+    fn tasks_that_were_put_off_to_one_moment_all_come_back() {
+        let (mut notes, mut queues) = (Notes::default(), Queues::default());
+        for _ in 0..2 {
+            notes.put_off(Task::AskAgain, Moment(10));
+        }
+        while notes.take_up_again(Moment(10)) {}
+        let mut next = || notes.next(&mut queues);
+        assert_eq!((next(), next(), next()), (Some(Task::AskAgain), Some(Task::AskAgain), None));
+    }
+
+    #[test]
     fn notes_that_are_dropped_go_one_of_each_kind_at_a_time() {
         let mut notes = Notes::default();
         let key = || LockKey { db: 0, name: b"k" }.to_owned();
