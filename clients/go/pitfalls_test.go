@@ -619,6 +619,34 @@ func TestALeaderThatResignsKeepsTheLockUntilItsWorkHasEnded(t *testing.T) {
 	}
 }
 
+func TestACloseWaitsForTheWorkOfALeaderAndThenReleasesItsLock(t *testing.T) {
+	locks, others := open(t), open(t)
+	leader := locks.Leader("closes")
+	elected, mayEnd := make(chan struct{}), make(chan struct{})
+	leader.OnElected = func(ctx context.Context, _ *redislock.Hold) error {
+		close(elected)
+		<-ctx.Done()
+		<-mayEnd // it finishes what it has begun
+		return context.Cause(ctx)
+	}
+	ended, closed := make(chan error, 1), make(chan struct{})
+	go func() { ended <- leader.Run(background) }()
+	<-elected
+	go func() {
+		locks.Close(background)
+		close(closed)
+	}()
+	time.Sleep(100 * time.Millisecond)
+	if isFree(others, "closes") {
+		t.Error("another may lead while the work goes on")
+	}
+	close(mayEnd)
+	<-closed
+	if err := <-ended; !errors.Is(err, redislock.ErrClosed) || !isFree(others, "closes") {
+		t.Fatalf("it ended in %v", err)
+	}
+}
+
 // The work of a leader reports the loss by the error that it finds in its context, or by that of Check.
 func TestALeaderWhoseWorkReturnsTheLossStandsAgain(t *testing.T) {
 	for name, until := range map[string]func(context.Context, *redislock.Hold) error{
