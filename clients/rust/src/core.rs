@@ -342,7 +342,7 @@ impl Core {
     /// the network may have lost the grant, or the request.
     async fn block(&self, wanted: &Arc<Wanted>, patience: Patience) -> Result<Blocked, Error> {
         let shared = || self.servers.ready(wanted.name()).map(|link| link.number);
-        let (asked_over, lease) = (shared(), wanted.first_lease);
+        let asked_over = shared();
         let mut was_doubtful = wanted.is_doubtful();
         let Some(mut sent) = self.send_blocked(wanted, patience).await else { return Ok(Blocked::Broken) };
         let mut again = Moment::now() + sent.most * 2 / 3;
@@ -386,13 +386,24 @@ impl Core {
                 Err(error) => return Err(error),
             }
         };
+        self.unblocked(wanted, reply, was_doubtful, &sent.address).await
+    }
+
+    /// Handles the reply to a waiting request.
+    async fn unblocked(
+        &self,
+        wanted: &Arc<Wanted>,
+        reply: Result<(Value, u64), Failure>,
+        was_doubtful: bool,
+        address: &Address,
+    ) -> Result<Blocked, Error> {
         let text = match reply {
             Ok((value, _)) => {
                 self.servers.hears();
                 wanted.trust(was_doubtful);
                 let Value::Int(token) = value else { return Ok(Blocked::Ended) };
                 // It was granted at some time during the wait, and not after this moment.
-                let begun = self.begin(wanted, token, Moment::now() + sure(lease)).await?;
+                let begun = self.begin(wanted, token, Moment::now() + sure(wanted.first_lease)).await?;
                 return Ok(begun.map_or(Blocked::Lost, Blocked::Granted));
             }
             Err(Failure::Broken(..)) => return Ok(Blocked::Broken),
