@@ -350,27 +350,20 @@ final class Core {
      * has ended, or its lease. Returns false if the hold had ended before.
      */
     boolean resign(Held held) {
-        boolean isFirst = keeper.finish(held, null);
-        working += isFirst ? 1 : 0;
-        return isFirst;
+        return keeper.finish(held, null);
     }
 
-    /** Releases the hold of a leader that has resigned. */
-    void resigned(Held held, Runnable then) {
-        working--;
-        giveBack(held, (lost, problem) -> then.run());
-    }
-
-    void enterBody(Held held) {
+    /** Records that this thread works under the hold: a close waits for it, unless it closes. */
+    void enterBody(Held held, Thread thread) {
         held.hasBody = true;
-        bodies.computeIfAbsent(Thread.currentThread(), thread -> new ArrayDeque<>()).add(held);
+        bodies.computeIfAbsent(thread, unused -> new ArrayDeque<>()).add(held);
     }
 
-    void leaveBody(Held held) {
-        var stack = bodies.get(Thread.currentThread());
+    void leaveBody(Held held, Thread thread) {
+        var stack = bodies.get(thread);
         stack.remove(held);
         if (stack.isEmpty()) {
-            bodies.remove(Thread.currentThread());
+            bodies.remove(thread);
         }
         held.hasBody = false;
         checkIdle();

@@ -140,6 +140,7 @@ public final class Leader implements AutoCloseable {
         }, "redislock-leads-" + lock.label());
         leads = hold;
         working = thread;
+        core.engine.run(() -> core.enterBody(hold.held(), thread));
         thread.start();
         var lost = hold.lost();
         try {
@@ -153,18 +154,23 @@ public final class Leader implements AutoCloseable {
         boolean hasFailed = threw.isDone() && !isLost && !resigns.isDone();
         boolean isHeld = core.engine.get(() -> core.resign(hold.held()));
         thread.interrupt();
-        var loss = hold.held().lost;
+        var loss = lost.getNow(hold.held().lost);
         if (loss != null && !resigns.isDone()) {
             core.engine.tell(() -> deposed.accept(loss));
         }
         var thrown = ended.join();
         Thread.interrupted(); // close() interrupts only a candidate that waits
+        var released = new CompletableFuture<Void>();
+        core.engine.run(() -> {
+            if (isHeld) {
+                core.giveBack(hold.held(), (lostNow, problem) -> released.complete(null));
+            } else {
+                core.release(hold.held(), (lostNow, problem) -> released.complete(null));
+            }
+            core.leaveBody(hold.held(), thread);
+        });
         if (isHeld) {
-            var released = new CompletableFuture<Void>();
-            core.engine.run(() -> core.resigned(hold.held(), () -> released.complete(null)));
             Core.await(released, Duration.ofNanos(Rules.RELEASE_TIME + Rules.ATTEMPT));
-        } else {
-            core.engine.run(() -> core.release(hold.held(), (lostNow, problem) -> { }));
         }
         if (hasFailed) {
             core.engine.log(Level.ERROR, "the work of the leader of '" + lock.label() + "' failed, so the candidacy ends: "

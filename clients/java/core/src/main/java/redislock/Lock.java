@@ -311,12 +311,12 @@ public final class Lock {
     public <T extends @Nullable Object, X extends Exception> T call(Body<T, X> body) throws X, InterruptedException {
         Rules.given(body, "body");
         var hold = acquire();
-        core.engine.run(() -> core.enterBody(hold.held()));
+        core.engine.run(() -> core.enterBody(hold.held(), Thread.currentThread()));
         // A close that waits for the body also waits for its release.
         try (hold) {
             return body.apply(hold);
         } finally {
-            core.engine.run(() -> core.leaveBody(hold.held()));
+            core.engine.run(() -> core.leaveBody(hold.held(), Thread.currentThread()));
         }
     }
 }

@@ -453,6 +453,27 @@ class PitfallsTest extends OneServer {
     }
 
     @Test
+    void closeWaitsForTheWorkOfLeader() throws Exception {
+        var began = new CountDownLatch(1);
+        var mayEnd = new CountDownLatch(1);
+        locks.leader(locks.lock("closes")).onElected(hold -> {
+            began.countDown();
+            try {
+                new CountDownLatch(1).await();
+            } catch (InterruptedException e) {
+                mayEnd.await(); // it finishes what it has begun
+            }
+        }).start();
+        assertTrue(began.await(SLACK.toSeconds(), TimeUnit.SECONDS));
+        var closing = started(() -> locks.close(), false);
+        Thread.sleep(100);
+        assertTrue(server.isHeld("closes"), "another may lead while the work goes on");
+        mayEnd.countDown();
+        closing.join(SLACK.toMillis());
+        assertFalse(server.isHeld("closes"));
+    }
+
+    @Test
     void leaderWhoseWorkThrowsTheLossStandsAgain() throws Exception {
         var deposed = new AtomicInteger();
         var times = new AtomicInteger();
