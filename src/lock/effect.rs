@@ -88,19 +88,6 @@ impl<R> Step<R> {
         Self { reply, change: Change::Nothing, record: Record::Nothing }
     }
 
-    /// Returns this step with its record placed after that of the ended hold.
-    #[inline]
-    pub fn behind(self, ended: Record, fx: &mut Effects) -> Self {
-        match (ended, self.record) {
-            (Record::Nothing, _) => self,
-            (ended, Record::Nothing) => Self { record: ended, ..self },
-            (ended, begun) => {
-                fx.replicate(begun);
-                Self { record: ended, ..self }
-            }
-        }
-    }
-
     /// Returns this step with another reply.
     pub fn reply<S>(self, reply: S) -> Step<S> {
         Step { reply, change: self.change, record: self.record }
