@@ -83,43 +83,34 @@ func (c *core) enter(ctx context.Context, w *wanted, p patience) chan struct{} {
 // block sends one waiting request. It asks at intervals over the shared connection whether that was granted: the
 // network may have lost the grant, or the request.
 func (c *core) block(ctx context.Context, w *wanted, p patience) (*grant, blockedEnd, error) {
-	asked, wasDoubtful := c.servers.ready(w.name()), w.doubtful.Load()
-	sent, most := c.sendBlocked(ctx, w, p)
-	if sent == nil {
+	lease := min(w.lease, w.firstLease)
+	linking, cancel := context.WithTimeout(ctx, min(p.until.left(), 2*attemptTime))
+	defer cancel()
+	address, failed := c.servers.findFor(linking, w.name())
+	if failed != nil {
 		return nil, blockedBroken, nil
 	}
-	defer func() { sent.link.end(broken(nil, "the wait is over")) }()
-	over, probe, again := time.NewTimer(most+waitMargin), time.NewTicker(probeTime), time.NewTimer(most*2/3)
+	asked := c.servers.ready(w.name())
+	own, failed := c.servers.dial(linking, address, &c.servers.config, nil)
+	if failed != nil {
+		return nil, blockedBroken, nil
+	}
+	defer own.end(broken(nil, "the wait is over"))
+	// If it is cancelled or cut, the request may have been granted without a reply.
+	wasDoubtful := w.doubtful.Swap(true)
+	most := min(p.until.left(), time.Duration(c.longestBlock.Load()))
+	sent := own.send(w.acquire(lease, "BLOCK", most), nil)
+	over, probe := time.NewTimer(most+waitMargin), time.NewTicker(probeTime)
 	defer over.Stop()
 	defer probe.Stop()
-	defer again.Stop()
 	for {
 		select {
 		case <-sent.done:
-			return c.unblocked(ctx, w, sent, wasDoubtful)
+			return c.unblocked(ctx, w, sent, address, wasDoubtful, lease)
 		case <-ctx.Done():
 			return nil, blockedEnded, context.Cause(ctx)
 		case <-over.C:
 			return nil, blockedBroken, nil
-		case <-again.C:
-			if p.until.left() <= most/3 {
-				continue // it ends with the wait
-			}
-			// A newer request takes over the positions in the queues, before the older one ends and loses them.
-			newer, longest := c.sendBlocked(ctx, w, p)
-			if newer == nil {
-				continue
-			}
-			older := sent
-			sent, most = newer, longest
-			_, failed := older.wait(ctx, attemptTime)
-			older.link.end(broken(nil, "a newer request waits"))
-			if failed != nil && !failed.refused {
-				return nil, blockedBroken, nil
-			}
-			over.Reset(most + waitMargin)
-			again.Reset(most * 2 / 3)
-			continue
 		case <-probe.C:
 		}
 		// A plain request leaves the queue position unchanged, and gets the token if the lock was granted.
@@ -133,26 +124,10 @@ func (c *core) block(ctx context.Context, w *wanted, p patience) (*grant, blocke
 	}
 }
 
-// sendBlocked sends a waiting request over a new connection, and returns how long it waits; nil if it cannot connect.
-func (c *core) sendBlocked(ctx context.Context, w *wanted, p patience) (*call, time.Duration) {
-	linking, cancel := context.WithTimeout(ctx, min(p.until.left(), 2*attemptTime))
-	defer cancel()
-	address, failed := c.servers.findFor(linking, w.name())
-	if failed != nil {
-		return nil, 0
-	}
-	own, failed := c.servers.dial(linking, address, &c.servers.config, nil)
-	if failed != nil {
-		return nil, 0
-	}
-	// If it is cancelled or cut, the request may have been granted without a reply.
-	w.doubt()
-	most := min(p.until.left(), time.Duration(c.longestBlock.Load()))
-	return own.send(w.acquire(min(w.lease, w.firstLease), "BLOCK", most), nil), most
-}
-
 // unblocked handles the answer to a waiting request.
-func (c *core) unblocked(ctx context.Context, w *wanted, sent *call, wasDoubtful bool) (*grant, blockedEnd, error) {
+func (c *core) unblocked(
+	ctx context.Context, w *wanted, sent *call, address string, wasDoubtful bool, lease time.Duration,
+) (*grant, blockedEnd, error) {
 	if sent.failed == nil {
 		c.servers.hears()
 		w.doubtful.Store(wasDoubtful)
@@ -161,7 +136,7 @@ func (c *core) unblocked(ctx context.Context, w *wanted, sent *call, wasDoubtful
 			return nil, blockedEnded, nil
 		}
 		// It was granted at some time during the wait, and not after this moment.
-		got, err := c.begin(ctx, w, token, now().after(sure(min(w.lease, w.firstLease))))
+		got, err := c.begin(ctx, w, token, now().after(sure(lease)))
 		return got, blockedLost, err
 	}
 	if !sent.failed.refused {
@@ -177,7 +152,7 @@ func (c *core) unblocked(ctx context.Context, w *wanted, sent *call, wasDoubtful
 	case next == fail || next == moved && c.servers.isSingle():
 		return nil, blockedEnded, errorOf(text)
 	case next == moved:
-		c.servers.moved(number, to, sent.link.address)
+		c.servers.moved(number, to, address)
 		return nil, blockedEnded, nil
 	}
 	return nil, blockedBroken, nil // the shared connection learns the same

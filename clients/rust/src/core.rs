@@ -23,6 +23,7 @@ use crate::rules::{ASKS_IN_KEEP, KEEP, LONG, PAUSE, POLL, WAIT_MARGIN, longest_w
 use crate::servers::{Servers, Topology};
 use crate::wanted::{Line, Wanted};
 
+#[path = "blocked.rs"]
 mod blocked;
 
 /// The limit of an acquire's wait, and the time when it began.
