@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,39 +90,6 @@ func TestAnExtendThatTheServerRefusesLeavesTheLease(t *testing.T) {
 	}
 	if err := hold.Release(background); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestAWaitForSeveralLocksKeepsItsPlaceBeyondTheLongestWaitOfTheServer(t *testing.T) {
-	admin(t, "CONFIG SET redislock.max-wait 300")
-	defer admin(t, "CONFIG SET redislock.max-wait 0")
-	ours, theirs := open(t), open(t)
-	hold := acquire(t, theirs.Lock("place"))
-	order := make(chan string, 2)
-	var waiters sync.WaitGroup
-	wait := func(name string, lock *redislock.Lock) {
-		waiters.Go(func() {
-			hold, err := lock.Acquire(background)
-			order <- name
-			if err == nil {
-				err = hold.Release(background)
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wait("first", ours.Many([]string{"place", "place-2"}))
-	waiting(t, theirs, "place", 1)
-	wait("second", theirs.Lock("place"))
-	waiting(t, theirs, "place", 2)
-	time.Sleep(time.Second)
-	if err := hold.Release(background); err != nil {
-		t.Fatal(err)
-	}
-	waiters.Wait()
-	if first, second := <-order, <-order; first != "first" {
-		t.Fatalf("%s, then %s", first, second)
 	}
 }
 
